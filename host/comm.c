@@ -1,0 +1,257 @@
+/* The life of a communicator: joining, the checks before a call, destroying, aborting. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory of a communicator's handle is kept for the next one and never given back, so a stale handle is told by its guard and is
+ * not a stray pointer. Joining is a task like any other: claim a place, reserve its memory, arrive, wait until all have arrived.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host.h"
+
+static ncclComm_t spare;        /* handles to be used again; under nh_lock */
+
+static ncclComm_t take_handle(void)
+{
+  nh_lock();
+  ncclComm_t comm = spare;
+  if (comm) spare = comm->next;
+  nh_unlock();
+  return comm ? comm : calloc(1, sizeof *comm);
+}
+
+static void give_handle(ncclComm_t comm)
+{
+  free(comm->sent);
+  free(comm->paired);
+  free(comm->last);
+  comm->sent = NULL;
+  comm->paired = NULL;
+  comm->last = NULL;
+  nh_lock();
+  comm->next = spare;
+  spare = comm;
+  nh_unlock();
+}
+
+static void leave(ncclComm_t comm, nh_life life)
+{
+  if (!comm->segment) return;
+  if (life != NH_EMPTY) nh_rank_leave(comm, life);
+  comm->head = NULL;
+  nh_segment_drop(comm->segment);
+  comm->segment = NULL;
+}
+
+
+/* ---- joining ---- */
+
+static ncclResult_t declare_failed(nh_task *task, int kind, ncclResult_t code)
+{
+  ncclComm_t comm = task->comm;
+  nh_state_set(comm->head, nh_failure_pack((nh_failure){kind, code, comm->rank, comm->rank}));
+  nh_wake(comm, NH_ON_ANY);
+  return code;
+}
+
+static ncclResult_t place_taken(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  int pid;
+  uint64_t state = nh_state(comm->head);
+  nh_rank_life(comm->head, comm->rank, &pid, NULL);
+  if (state != NH_OPEN)
+    return nh_error(ncclInvalidUsage, nickelKindIdReused,
+                    "rank %d of %d: this unique id has been used, a communicator was made from it or failed to be; make a new id for every communicator",
+                    comm->rank, comm->nranks);
+  declare_failed(task, nickelKindDuplicateRank, ncclInvalidUsage);
+  return nh_error(ncclInvalidUsage, nickelKindDuplicateRank,
+                  "two callers say that they are rank %d of %d (pid %d and pid %d): give every process or thread its own rank", comm->rank, comm->nranks,
+                  pid, getpid());
+}
+
+/* What those who wait in init are told. */
+static ncclResult_t init_failed(nh_task *task, nh_failure failure)
+{
+  ncclComm_t comm = task->comm;
+  int other, set = nh_join_sizes(comm->head, &other), pid;
+  nh_rank_life(comm->head, failure.rank, &pid, NULL);
+  if (failure.kind == nickelKindWorldSize)
+    return nh_error(ncclInvalidUsage, failure.kind, "rank %d was told that there are %d ranks, another was told %d: pass the same nranks everywhere, and make a new id",
+                    comm->rank, set, other);
+  if (failure.kind == nickelKindDuplicateRank)
+    return nh_error(ncclInvalidUsage, failure.kind, "rank %d of %d: two callers said that they are rank %d: give every process or thread its own rank", comm->rank,
+                    comm->nranks, failure.rank);
+  return nh_error_failure(comm, failure, "ncclCommInitRank");
+}
+
+static ncclResult_t join(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  ncclResult_t result = nh_segment_open(task->id, comm->nranks, comm->rank, &comm->segment);
+  if (result != ncclSuccess) return result;
+  nh_header *head = comm->head = comm->segment->head;
+  if (!nh_join_claim(head, comm->rank, comm->segment->fd)) {
+    result = place_taken(task);
+    nh_segment_drop(comm->segment);
+    comm->segment = NULL;
+    return result;
+  }
+  nh_failure failure = nh_failure_unpack(nh_state(head));
+  if (failure.kind) return init_failed(task, failure);
+  result = nh_segment_reserve_rank(comm->segment, comm->nranks, comm->rank);
+  if (result != ncclSuccess) return declare_failed(task, nickelKindMemory, result);
+  nh_rank_at(head, comm->rank)->device = comm->device;
+  nh_rank_at(head, comm->rank)->version = NCCL_VERSION_CODE;
+  if (nh_join_arrive(head, comm->nranks, comm->rank, comm->segment->fd)) nh_wake(comm, NH_ON_ANY);
+  task->phase = NH_POSTED;
+  return ncclInProgress;
+}
+
+static void complete(ncclComm_t comm)
+{
+  comm->one_process = true;
+  for (int rank = 0; rank < comm->nranks; rank++) {
+    int pid;
+    nh_rank_life(comm->head, rank, &pid, NULL);
+    comm->one_process = comm->one_process && pid == getpid();
+  }
+  comm->ready = true;
+}
+
+static ncclResult_t join_step(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  if (task->phase == NH_START) {
+    task->moved = true;
+    ncclResult_t result = join(task);
+    if (result != ncclInProgress) return result;
+  }
+  uint64_t state = nh_state(comm->head);
+  if (state == NH_OPEN) return nh_wait_for(task, NH_ON_ANY);
+  task->moved = true;
+  if (state != NH_COMPLETE) return init_failed(task, nh_failure_unpack(state));
+  complete(comm);
+  return ncclSuccess;
+}
+
+static bool not_joined(nh_task *task, int rank)
+{
+  return task->phase == NH_POSTED && nh_rank_life(task->comm->head, rank, NULL, NULL) < NH_JOINED;
+}
+
+static bool allocate(ncclComm_t comm)
+{
+  size_t n = (size_t)comm->nranks;
+  comm->sent = calloc(4 * n, sizeof *comm->sent);
+  comm->paired = calloc(2 * n, sizeof *comm->paired);
+  comm->last = calloc(2 * n + 1, sizeof *comm->last);
+  if (!comm->sent || !comm->paired || !comm->last) return false;
+  comm->received = comm->sent + n;
+  comm->sent_pieces = comm->sent + 2 * n;
+  comm->received_pieces = comm->sent + 3 * n;
+  return true;
+}
+
+static void reset(ncclComm_t comm, int nranks, int rank, int device)
+{
+  static uint64_t serials;
+  nh_lock();
+  comm->serial = ++serials;
+  nh_unlock();
+  comm->generation = nh_generation();
+  comm->nranks = nranks;
+  comm->rank = rank;
+  comm->device = device;
+  comm->segment = NULL;
+  comm->head = NULL;
+  comm->timeout = nh_timeout_here();
+  comm->spins = nranks > nh_cores() ? 20 : 1000;
+  comm->seq = comm->round = comm->pieces = comm->directs = 0;
+  comm->ready = comm->finalized = comm->one_process = false;
+  comm->failed = ncclSuccess;
+  comm->failed_kind = nickelKindNone;
+  comm->failed_text[0] = 0;
+}
+
+/* A new handle in *out and the task that makes it a communicator; nh_comm_joined or nh_comm_not_joined follow it. */
+ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device)
+{
+  ncclComm_t comm = take_handle();
+  if (comm) reset(comm, nranks, rank, device);
+  if (!comm || !allocate(comm)) {
+    if (comm) give_handle(comm);
+    return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator of %d ranks", nranks);
+  }
+  nh_comm_set_aborted(comm, false);
+  nh_comm_guard(comm, true);
+  *task = (nh_task){.comm = comm, .serial = comm->serial, .op = NH_JOIN, .step = join_step, .missing = not_joined, .result = ncclInProgress, .out = out};
+  memcpy(task->id, id, sizeof task->id);
+  *out = comm;
+  return ncclSuccess;
+}
+
+void nh_comm_not_joined(nh_task *task)
+{
+  *task->out = NULL;
+  nh_comm_guard(task->comm, false);
+  leave(task->comm, NH_ABORTED);
+  give_handle(task->comm);
+}
+
+
+/* ---- using and ending ---- */
+
+ncclResult_t nh_comm_exists(ncclComm_t comm, const char *function)
+{
+  if (!comm) return nh_error(ncclInvalidArgument, nickelKindNone, "%s: the communicator is NULL", function);
+  if (!nh_comm_valid(comm))
+    return nh_error(ncclInvalidArgument, nickelKindClosed, "%s: %p is not a communicator, or has been destroyed or aborted", function, (void *)comm);
+  if (comm->generation != nh_generation())
+    return nh_error(ncclInvalidUsage, nickelKindForked,
+                    "%s: this communicator belongs to the parent of this forked process: make one here, or start a fresh process", function);
+  return ncclSuccess;
+}
+
+ncclResult_t nh_comm_check(ncclComm_t comm, const char *function)
+{
+  ncclResult_t result = nh_comm_exists(comm, function);
+  if (result != ncclSuccess) return result;
+  if (!comm->ready) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
+  if (comm->failed != ncclSuccess) return nh_error_again(comm);
+  if (comm->finalized) return nh_error(ncclInvalidArgument, nickelKindClosed, "%s: the communicator has been finalized", function);
+  return ncclSuccess;
+}
+
+/* Under busy, so that nobody is inside; whoever tries to enter after it finds the guard gone. */
+static ncclResult_t end(ncclComm_t comm, const char *function, nh_life life)
+{
+  ncclResult_t result = nh_comm_exists(comm, function);
+  if (result == ncclSuccess) {
+    nh_comm_guard(comm, false);
+    leave(comm, life);
+  }
+  nh_comm_leave(comm);
+  if (result == ncclSuccess) give_handle(comm);
+  return result;
+}
+
+ncclResult_t nh_comm_destroy(ncclComm_t comm)
+{
+  if (!nh_comm_enter(comm)) return nh_error(ncclInvalidUsage, nickelKindBusy, "ncclCommDestroy: another thread is inside this communicator; abort ends its call");
+  return end(comm, "ncclCommDestroy", NH_CLOSED);
+}
+
+/* Ends the call of another thread, if there is one; that thread leaves as soon as nobody works on its buffers any more. */
+ncclResult_t nh_comm_abort(ncclComm_t comm)
+{
+  nh_comm_set_aborted(comm, true);
+  while (!nh_comm_enter(comm)) {
+    struct timespec moment = {.tv_nsec = 200000};
+    nanosleep(&moment, NULL);
+  }
+  return end(comm, "ncclCommAbort", NH_ABORTED);
+}

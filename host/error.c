@@ -1,0 +1,138 @@
+/* What went wrong: the last error of each thread, with its kind and the ranks it is about. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host.h"
+
+enum { TEXT = 32768, NAMED = 4096 };
+
+/* Per thread; ncclGetLastError hands out the text, which therefore lives until the thread's next error. */
+static _Thread_local struct {
+  char text[TEXT];
+  int kind, named;
+  bool held;                    /* the first error of several stays */
+  int ranks[NAMED], pids[NAMED];
+} last;
+
+const char *nh_result_text(int code)
+{
+  static const char *const texts[ncclNumResults] = {
+    "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument", "invalid usage",
+    "remote process exited or there was a network error", "operation in progress", "operation timed out",
+  };
+  return code >= 0 && code < ncclNumResults ? texts[code] : "unknown result code";
+}
+
+void nh_error_hold(bool hold)
+{
+  last.held = hold;
+}
+
+ncclResult_t nh_error(ncclResult_t code, int kind, const char *format, ...)
+{
+  if (last.held) return code;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(last.text, sizeof last.text, format, arguments);
+  va_end(arguments);
+  last.kind = kind;
+  last.named = 0;
+  return code;
+}
+
+void nh_error_rank(ncclComm_t comm, int rank)
+{
+  if (last.held || last.named == NAMED) return;
+  last.ranks[last.named] = rank;
+  int pid = 0;
+  if (comm) nh_rank_life(comm->head, rank, &pid, NULL);
+  last.pids[last.named++] = pid;
+}
+
+const char *nh_last_error(void)
+{
+  return last.text;
+}
+
+int nh_last_kind(void)
+{
+  return last.kind;
+}
+
+int nh_last_ranks(int *ranks, int *pids, int capacity)
+{
+  for (int i = 0; i < last.named && i < capacity; i++) {
+    ranks[i] = last.ranks[i];
+    pids[i] = last.pids[i];
+  }
+  return last.named;
+}
+
+/* The text of a failure that some rank has declared for all. */
+ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *doing)
+{
+  int pid = 0;
+  nh_life life = nh_rank_life(comm->head, failure.rank, &pid, NULL);
+  ncclResult_t code = (ncclResult_t)failure.code;
+  const char *end = life == NH_ABORTED ? "has aborted its communicator" : life == NH_CLOSED ? "has closed its communicator" : "has ended";
+  if (failure.kind == nickelKindRemote)
+    code = nh_error(code, failure.kind, "%s on rank %d of %d: rank %d (pid %d) %s; the communicator has failed: abort it and make a new one",
+                    doing, comm->rank, comm->nranks, failure.rank, pid, end);
+  else if (failure.kind == nickelKindTimeout)
+    code = nh_error(code, failure.kind,
+                    "%s on rank %d of %d: rank %d gave up waiting for rank %d (pid %d) at its deadline; the communicator has failed",
+                    doing, comm->rank, comm->nranks, failure.by, failure.rank, pid);
+  else if (failure.kind == nickelKindMismatch)
+    code = nh_error(code, failure.kind,
+                    "%s on rank %d of %d: rank %d passed count 0 to this call and went on without waiting, as NCCL does, while other ranks "
+                    "passed more; the communicator has failed: pass the same count on every rank",
+                    doing, comm->rank, comm->nranks, failure.rank);
+  else if (failure.kind == nickelKindInterrupted)
+    code = nh_error(ncclRemoteError, nickelKindRemote, "%s on rank %d of %d: rank %d (pid %d) was interrupted in a call; the communicator has failed",
+                    doing, comm->rank, comm->nranks, failure.rank, pid);
+  else
+    code = nh_error(code, failure.kind, "%s on rank %d of %d: rank %d (pid %d) failed (%s); the communicator has failed", doing, comm->rank,
+                    comm->nranks, failure.rank, pid, nh_result_text(failure.code));
+  nh_error_rank(comm, failure.rank);
+  return code;
+}
+
+void nh_comm_failed(ncclComm_t comm, ncclResult_t code)
+{
+  if (comm->failed != ncclSuccess) return;
+  comm->failed = code;
+  comm->failed_kind = last.kind;
+  snprintf(comm->failed_text, sizeof comm->failed_text, "%.*s", (int)sizeof comm->failed_text - 1, last.text);
+}
+
+ncclResult_t nh_error_again(ncclComm_t comm)
+{
+  return nh_error(comm->failed, comm->failed_kind == nickelKindInterrupted ? nickelKindClosed : comm->failed_kind,
+                  "this communicator failed before, abort it and make a new one; it was: %s", comm->failed_text);
+}
+
+const char *nh_op_name(int op)
+{
+  static const char *const names[] = {
+    [NH_ALL_REDUCE] = "ncclAllReduce", [NH_BROADCAST] = "ncclBroadcast", [NH_REDUCE] = "ncclReduce", [NH_ALL_GATHER] = "ncclAllGather",
+    [NH_REDUCE_SCATTER] = "ncclReduceScatter", [NH_ALL_TO_ALL] = "ncclAlltoAll", [NH_GATHER] = "ncclGather", [NH_SCATTER] = "ncclScatter",
+    [NH_FINALIZE] = "ncclCommFinalize", [NH_SEND] = "ncclSend", [NH_RECV] = "ncclRecv", [NH_JOIN] = "ncclCommInitRank",
+  };
+  return op >= 0 && op <= NH_JOIN ? names[op] : "unknown call";
+}
+
+const char *nh_type_name(int type)
+{
+  static const char *const names[ncclNumTypes] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
+                                                  "bfloat16", "float8e4m3", "float8e5m2"};
+  return type >= 0 && type < ncclNumTypes ? names[type] : "-";
+}
+
+const char *nh_redop_name(int redop)
+{
+  static const char *const names[ncclNumOps] = {"sum", "prod", "max", "min", "avg"};
+  return redop >= 0 && redop < ncclNumOps ? names[redop] : "-";
+}

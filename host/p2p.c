@@ -1,0 +1,219 @@
+/* Send and receive as tasks: both sides post, one verdict per message, then the shortest way for the data. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A send is finished when its receiver has matched it and the data has left the buffer; nothing is sent ahead, so a program that relies on
+ * buffering shows it here. Paths: inline (the data is in a slot before the post), direct (the receiver copies from the sender's buffer, or
+ * the sender into the receiver's), staged (pieces through the pair's slots). The inline slot goes by parity of the message; a staged sender
+ * waits until all is drained, so the slots are free again for the next message.
+ */
+#include <string.h>
+
+#include "host.h"
+
+static nh_pair *pair_of(const nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  bool sender = task->op == NH_SEND;
+  return nh_pair_at(comm->head, comm->nranks, sender ? comm->rank : task->root, sender ? task->root : comm->rank);
+}
+
+static char *slot_of(const nh_task *task, uint64_t piece)
+{
+  ncclComm_t comm = task->comm;
+  bool sender = task->op == NH_SEND;
+  return nh_pair_slot(comm->head, comm->nranks, sender ? comm->rank : task->root, sender ? task->root : comm->rank, piece);
+}
+
+static size_t bytes_of(const nh_task *task)
+{
+  return task->count * nh_type_size(task->type);
+}
+
+static ncclResult_t reserve(const nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  bool sender = task->op == NH_SEND;
+  bool *paired = &comm->paired[2 * task->root + (sender ? 0 : 1)];
+  if (*paired) return ncclSuccess;
+  ncclResult_t result =
+    nh_segment_reserve_pair(comm->segment, comm->nranks, sender ? comm->rank : task->root, sender ? task->root : comm->rank);
+  *paired = result == ncclSuccess;
+  return result;
+}
+
+static ncclResult_t post(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  bool sender = task->op == NH_SEND;
+  ncclResult_t result = reserve(task);
+  if (result != ncclSuccess) {
+    nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
+    nh_comm_failed(comm, result);
+    return result;
+  }
+  task->round = sender ? ++comm->sent[task->root] : ++comm->received[task->root];
+  nh_pair *pair = pair_of(task);
+  nh_call *call = sender ? &pair->send[task->round & 1] : &pair->recv[task->round & 1];
+  nh_describe(task, call);
+  if (bytes_of(task) > NH_PAIR_SLOT) nh_arena_place(sender ? task->send : task->recv, bytes_of(task), sender ? &call->send : &call->recv);
+  else if (sender && task->count) memcpy(slot_of(task, task->round & 1), task->send, bytes_of(task));
+  nh_pair_post(comm, pair, sender, task->round);
+  task->phase = NH_POSTED;
+  return ncclInProgress;
+}
+
+/* ncclSuccess: go. */
+static ncclResult_t verdict_of(nh_task *task)
+{
+  nh_pair *pair = pair_of(task);
+  const nh_call *send = &pair->send[task->round & 1], *recv = &pair->recv[task->round & 1];
+  nh_verdict verdict = nh_pair_verdict(pair, task->round);
+  if (verdict == NH_UNDECIDED) {
+    if (!nh_pair_posted(pair, task->op != NH_SEND, task->round)) return nh_wait_for(task, NH_ON_RANK + task->root);
+    verdict = nh_pair_decide(task->comm, pair, task->round, nh_pair_matches(send, recv) ? NH_GO : NH_MISMATCH);
+  }
+  task->moved = true;
+  if (verdict == NH_MISMATCH) return nh_pair_mismatch(task, send, recv);
+  return verdict == NH_FAILED ? nh_round_failed(task) : ncclSuccess;
+}
+
+static ncclResult_t copy_from_sender(nh_task *task, const nh_call *send)
+{
+  char *from;
+  ncclResult_t result = nh_arena_reach(task->comm, task->root, &send->send, bytes_of(task), &from);
+  if (result == ncclSuccess) memcpy(task->recv, from, bytes_of(task));
+  return result;
+}
+
+static ncclResult_t copy_to_receiver(nh_task *task, const nh_call *recv)
+{
+  char *to;
+  ncclResult_t result = nh_arena_reach(task->comm, task->root, &recv->recv, bytes_of(task), &to);
+  if (result == ncclSuccess) memcpy(to, task->send, bytes_of(task));
+  return result;
+}
+
+/* The copying side copies and says so; the other one waits for that. */
+static ncclResult_t start_direct(nh_task *task, bool receiver_copies)
+{
+  ncclComm_t comm = task->comm;
+  nh_pair *pair = pair_of(task);
+  task->phase = NH_DIRECT_END;
+  if (receiver_copies != (task->op == NH_RECV)) return ncclInProgress;
+  ncclResult_t result = receiver_copies ? copy_from_sender(task, &pair->send[task->round & 1]) : copy_to_receiver(task, &pair->recv[task->round & 1]);
+  if (result != ncclSuccess) {
+    nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
+    nh_comm_failed(comm, result);
+  }
+  nh_pair_copied(comm, pair, task->round);
+  return result;
+}
+
+static ncclResult_t after_go(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  nh_pair *pair = pair_of(task);
+  if (bytes_of(task) <= NH_PAIR_SLOT) {
+    if (task->op == NH_RECV && task->count) memcpy(task->recv, slot_of(task, task->round & 1), bytes_of(task));
+    return ncclSuccess;
+  }
+  if (comm->one_process || pair->send[task->round & 1].send.arena) return start_direct(task, true);
+  if (pair->recv[task->round & 1].recv.arena) return start_direct(task, false);
+  task->pieces = (bytes_of(task) + NH_PAIR_SLOT - 1) / NH_PAIR_SLOT;
+  task->filled = task->drained = 0;
+  task->phase = NH_STAGED;
+  return ncclInProgress;
+}
+
+static size_t piece_length(const nh_task *task, uint64_t piece)
+{
+  size_t left = bytes_of(task) - (size_t)piece * NH_PAIR_SLOT;
+  return left < NH_PAIR_SLOT ? left : NH_PAIR_SLOT;
+}
+
+static ncclResult_t staged_send(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  nh_pair *pair = pair_of(task);
+  uint64_t *base = &comm->sent_pieces[task->root];
+  task->drained = nh_pair_pieces(pair, false) - *base;
+  while (task->filled < task->pieces && task->filled < task->drained + NH_SLOTS) {
+    memcpy(slot_of(task, *base + task->filled), (const char *)task->send + (size_t)task->filled * NH_PAIR_SLOT, piece_length(task, task->filled));
+    nh_pair_advance(comm, pair, true, *base + ++task->filled);
+    task->moved = true;
+  }
+  if (task->drained < task->pieces) return nh_wait_for(task, NH_ON_RANK + task->root);
+  *base += task->pieces;
+  return ncclSuccess;
+}
+
+static ncclResult_t staged_recv(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  nh_pair *pair = pair_of(task);
+  uint64_t *base = &comm->received_pieces[task->root];
+  task->filled = nh_pair_pieces(pair, true) - *base;
+  while (task->drained < task->filled) {
+    memcpy((char *)task->recv + (size_t)task->drained * NH_PAIR_SLOT, slot_of(task, *base + task->drained), piece_length(task, task->drained));
+    nh_pair_advance(comm, pair, false, *base + ++task->drained);
+    task->moved = true;
+  }
+  if (task->drained < task->pieces) return nh_wait_for(task, NH_ON_RANK + task->root);
+  *base += task->pieces;
+  return ncclSuccess;
+}
+
+static ncclResult_t step(nh_task *task)
+{
+  ncclResult_t result = ncclInProgress;
+  if (task->phase == NH_START) {
+    task->moved = true;
+    if ((result = post(task)) != ncclInProgress) return result;
+  }
+  if (task->phase == NH_POSTED) {
+    if ((result = verdict_of(task)) != ncclSuccess) return result;
+    if ((result = after_go(task)) != ncclInProgress) return result;
+  }
+  if (task->phase == NH_DIRECT_END) {
+    if (!nh_pair_is_copied(pair_of(task), task->round)) return nh_wait_for(task, NH_ON_RANK + task->root);
+    return task->comm->failed == ncclSuccess ? ncclSuccess : nh_error_again(task->comm);
+  }
+  return task->op == NH_SEND ? staged_send(task) : staged_recv(task);
+}
+
+static bool missing(nh_task *task, int rank)
+{
+  if (rank != task->root || task->phase == NH_START) return false;
+  nh_pair *pair = pair_of(task);
+  if (task->phase == NH_POSTED) return !nh_pair_posted(pair, task->op != NH_SEND, task->round);
+  if (task->phase == NH_DIRECT_END) return !nh_pair_is_copied(pair, task->round);
+  if (task->op == NH_SEND) return nh_pair_pieces(pair, false) < task->comm->sent_pieces[rank] + task->pieces;
+  return nh_pair_pieces(pair, true) < task->comm->received_pieces[rank] + task->pieces;
+}
+
+static nh_verdict give_up(nh_task *task)
+{
+  if (task->phase != NH_POSTED) return NH_FAILED;
+  return nh_pair_decide(task->comm, pair_of(task), task->round, NH_FAILED);
+}
+
+void nh_p2p_prepare(nh_task *task)
+{
+  task->step = step;
+  task->missing = missing;
+  task->give_up = give_up;
+  task->result = ncclInProgress;
+  task->seq = task->op == NH_SEND ? task->comm->sent[task->root] : task->comm->received[task->root];
+}
+
+/* A rank's send to itself and the receive that goes with it, both in one group. */
+ncclResult_t nh_copy_to_self(nh_task *send, nh_task *recv)
+{
+  nh_call from, to;
+  nh_describe(send, &from);
+  nh_describe(recv, &to);
+  if (!nh_pair_matches(&from, &to)) return nh_pair_mismatch(send, &from, &to);
+  if (send->count && send->send != recv->recv) memmove(recv->recv, send->send, bytes_of(send));
+  send->result = recv->result = ncclSuccess;
+  return ncclSuccess;
+}

@@ -1,0 +1,336 @@
+/* Every word that ranks share, and how a rank sleeps and is woken: the only file with atomics. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Three rules hold for all of it.
+ * 1. Numbers only grow (rounds, pieces, messages) and are compared with >=; nothing is ever reset, so a rank that comes late still reads
+ *    the truth. Words that decide (state, failure, verdict) are set once per round by compare-and-swap: whoever is first decides for all.
+ * 2. Data is written plainly before the store that publishes it and read plainly after the load that saw it: release there, acquire here.
+ *    Stores that may end another rank's sleep are sequentially consistent, because of rule 3.
+ * 3. Sleep and wake is Dekker's pattern: the sleeper adds itself to `sleepers` and looks at its condition once more; the waker stores
+ *    first and then looks at `sleepers`. Both are sequentially consistent, so at least one of them sees the other.
+ * README.md, "Rounds", proves that two of everything (by parity) are enough.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "host.h"
+
+
+/* ---- joining ---- */
+
+bool nh_join_size(nh_header *head, int nranks)
+{
+  uint32_t expected = 0;
+  if (atomic_compare_exchange_strong(&head->nranks, &expected, (uint32_t)nranks)) return true;
+  if (expected == (uint32_t)nranks) return true;
+  atomic_store(&head->other_nranks, (uint32_t)nranks); /* pairs with nh_join_sizes */
+  return false;
+}
+
+int nh_join_sizes(nh_header *head, int *other)
+{
+  *other = (int)atomic_load(&head->other_nranks);
+  return (int)atomic_load(&head->nranks);
+}
+
+static uint64_t owner_word(int pid, int fd, nh_life life)
+{
+  return (uint64_t)(uint32_t)pid << 32 | (uint64_t)(uint32_t)fd << 8 | (uint64_t)life;
+}
+
+/* One word holds pid, descriptor and life, so that a rank which dies right after its claim can already be recognised as dead. */
+bool nh_join_claim(nh_header *head, int rank, int fd)
+{
+  uint64_t expected = 0;
+  return atomic_compare_exchange_strong(&nh_rank_at(head, rank)->owner, &expected, owner_word(getpid(), fd, NH_CLAIMED));
+}
+
+/* The last to arrive completes the communicator, unless somebody has declared it failed first. */
+bool nh_join_arrive(nh_header *head, int nranks, int rank, int fd)
+{
+  atomic_store(&nh_rank_at(head, rank)->owner, owner_word(getpid(), fd, NH_JOINED)); /* pairs with nh_rank_life */
+  if (atomic_fetch_add(&head->joined, 1) + 1 != (uint32_t)nranks) return false;
+  return nh_state_set(head, NH_COMPLETE) == NH_COMPLETE;
+}
+
+uint64_t nh_state(nh_header *head)
+{
+  return atomic_load_explicit(&head->state, memory_order_acquire); /* pairs with nh_state_set */
+}
+
+uint64_t nh_state_set(nh_header *head, uint64_t value)
+{
+  uint64_t expected = NH_OPEN;
+  return atomic_compare_exchange_strong(&head->state, &expected, value) ? value : expected;
+}
+
+nh_life nh_rank_life(nh_header *head, int rank, int *pid, int *fd)
+{
+  uint64_t word = atomic_load_explicit(&nh_rank_at(head, rank)->owner, memory_order_acquire); /* pairs with the stores of `owner` */
+  if (pid) *pid = (int)(word >> 32);
+  if (fd) *fd = (int)(word >> 8 & 0xffffff);
+  return (nh_life)(word & 0xff);
+}
+
+void nh_rank_leave(ncclComm_t comm, nh_life life)
+{
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->owner, owner_word(getpid(), comm->segment->fd, life)); /* pairs with nh_rank_life */
+  nh_wake(comm, NH_ON_ANY);
+}
+
+
+/* ---- rounds ---- */
+
+/* The call is in its place already. Whoever arrives last sees the calls of all: each fetch_add continues the release sequence. */
+void nh_post(ncclComm_t comm, uint64_t round, bool *last)
+{
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  atomic_store_explicit(&mine->round, round, memory_order_release); /* pairs with nh_posted */
+  uint64_t before = atomic_fetch_add(&comm->head->arrivals, 1);
+  *last = before + 1 == (uint64_t)comm->nranks * round;
+}
+
+bool nh_posted(ncclComm_t comm, int rank, uint64_t round)
+{
+  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->round, memory_order_acquire) >= round; /* pairs with nh_post */
+}
+
+/* 0: none yet. Its call lies in call[round & 1] until it posts two rounds more. */
+uint64_t nh_last_round(ncclComm_t comm, int rank)
+{
+  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->round, memory_order_acquire); /* pairs with nh_post */
+}
+
+void nh_post_zero(ncclComm_t comm, uint64_t seq)
+{
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->zero_seq, seq + 1); /* pairs with nh_passed_zero */
+  nh_wake(comm, NH_ON_ANY);
+}
+
+/* Has this rank gone past call seq without a post, that is with count 0? Only zero calls write zero_seq, and a rank that is past seq by
+   a post had stored `round` before; so `round` is looked at again after zero_seq. */
+bool nh_passed_zero(ncclComm_t comm, int rank, uint64_t seq, uint64_t round)
+{
+  nh_rank *peer = nh_rank_at(comm->head, rank);
+  if (atomic_load_explicit(&peer->zero_seq, memory_order_acquire) <= seq) return false; /* pairs with nh_post_zero */
+  return !nh_posted(comm, rank, round);
+}
+
+nh_verdict nh_verdict_of(ncclComm_t comm, uint64_t round)
+{
+  uint64_t word = atomic_load_explicit(&comm->head->verdict[round & 1], memory_order_acquire); /* pairs with nh_decide */
+  return word >> 8 == round ? (nh_verdict)(word & 0xff) : NH_UNDECIDED;
+}
+
+static nh_verdict decide(_Atomic uint64_t *place, uint64_t number, nh_verdict verdict)
+{
+  uint64_t old = atomic_load_explicit(place, memory_order_acquire); /* pairs with the exchange below */
+  uint64_t value = number << 8 | (uint64_t)verdict;
+  while (old >> 8 != number)
+    if (atomic_compare_exchange_strong(place, &old, value)) return verdict;
+  return (nh_verdict)(old & 0xff);
+}
+
+nh_verdict nh_decide(ncclComm_t comm, uint64_t round, nh_verdict verdict)
+{
+  nh_verdict in_force = decide(&comm->head->verdict[round & 1], round, verdict);
+  nh_wake(comm, NH_ON_VERDICT);
+  return in_force;
+}
+
+void nh_finish_direct(ncclComm_t comm, uint64_t direct)
+{
+  atomic_store_explicit(&nh_rank_at(comm->head, comm->rank)->done, direct, memory_order_release); /* pairs with nh_finished_rank */
+  uint64_t before = atomic_fetch_add(&comm->head->finished, 1); /* pairs with nh_finished: what I wrote to peers is there */
+  if (before + 1 == (uint64_t)comm->nranks * direct) nh_wake(comm, NH_ON_VERDICT);
+}
+
+bool nh_finished(ncclComm_t comm, uint64_t direct)
+{
+  return atomic_load_explicit(&comm->head->finished, memory_order_acquire) >= (uint64_t)comm->nranks * direct;
+}
+
+bool nh_finished_rank(ncclComm_t comm, int rank, uint64_t direct)
+{
+  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->done, memory_order_acquire) >= direct;
+}
+
+void nh_advance(ncclComm_t comm, nh_counter which, uint64_t value)
+{
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->counter[which], value); /* pairs with nh_reached */
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+}
+
+bool nh_reached(ncclComm_t comm, int rank, nh_counter which, uint64_t value)
+{
+  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->counter[which], memory_order_acquire) >= value;
+}
+
+
+/* ---- failure ---- */
+
+/* kind 8 bits, code 8, by 16, rank 16, and one bit that makes it differ from NH_OPEN and NH_COMPLETE. Ranks are below NH_MAX_RANKS. */
+uint64_t nh_failure_pack(nh_failure failure)
+{
+  return (uint64_t)(uint16_t)failure.rank << 48 | (uint64_t)(uint16_t)failure.by << 32 | (uint64_t)(uint8_t)failure.code << 16 |
+         (uint64_t)(uint8_t)failure.kind << 8 | 2;
+}
+
+nh_failure nh_failure_unpack(uint64_t word)
+{
+  if (word <= NH_COMPLETE) return (nh_failure){0};
+  return (nh_failure){.kind = (int)(word >> 8 & 0xff), .code = (int)(word >> 16 & 0xff), .rank = (int)(word >> 48),
+                      .by = (int)(word >> 32 & 0xffff)};
+}
+
+nh_failure nh_failed_with(ncclComm_t comm)
+{
+  return nh_failure_unpack(atomic_load_explicit(&comm->head->failure, memory_order_acquire)); /* pairs with nh_fail */
+}
+
+nh_failure nh_fail(ncclComm_t comm, nh_failure failure)
+{
+  uint64_t expected = 0;
+  if (atomic_compare_exchange_strong(&comm->head->failure, &expected, nh_failure_pack(failure))) nh_wake(comm, NH_ON_ANY);
+  else failure = nh_failure_unpack(expected);
+  return failure;
+}
+
+
+/* ---- pairs ---- */
+
+void nh_pair_post(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t message)
+{
+  atomic_store(sender ? &pair->sent : &pair->received, message); /* pairs with nh_pair_posted */
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+}
+
+bool nh_pair_posted(nh_pair *pair, bool sender, uint64_t message)
+{
+  return atomic_load_explicit(sender ? &pair->sent : &pair->received, memory_order_acquire) >= message;
+}
+
+nh_verdict nh_pair_verdict(nh_pair *pair, uint64_t message)
+{
+  uint64_t word = atomic_load_explicit(&pair->verdict[message & 1], memory_order_acquire); /* pairs with nh_pair_decide */
+  return word >> 8 == message ? (nh_verdict)(word & 0xff) : NH_UNDECIDED;
+}
+
+nh_verdict nh_pair_decide(ncclComm_t comm, nh_pair *pair, uint64_t message, nh_verdict verdict)
+{
+  nh_verdict in_force = decide(&pair->verdict[message & 1], message, verdict);
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+  return in_force;
+}
+
+void nh_pair_advance(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t pieces)
+{
+  atomic_store(sender ? &pair->filled : &pair->drained, pieces); /* pairs with nh_pair_pieces */
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+}
+
+uint64_t nh_pair_pieces(nh_pair *pair, bool sender)
+{
+  return atomic_load_explicit(sender ? &pair->filled : &pair->drained, memory_order_acquire);
+}
+
+void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message)
+{
+  atomic_store(&pair->copied, message); /* pairs with nh_pair_is_copied */
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+}
+
+bool nh_pair_is_copied(nh_pair *pair, uint64_t message)
+{
+  return atomic_load_explicit(&pair->copied, memory_order_acquire) >= message;
+}
+
+
+/* ---- sleeping and waking ---- */
+
+/* Sleeps until somebody wakes this rank for `await`, or for so long; returns at once if still(argument) is false. May return early. */
+void nh_sleep(ncclComm_t comm, int await, bool (*still)(void *), void *argument, long nanoseconds)
+{
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  uint32_t bell = atomic_load_explicit(&mine->bell, memory_order_acquire); /* pairs with the ring in nh_wake */
+  atomic_store(&mine->asleep, (uint32_t)await);
+  atomic_fetch_add(&comm->head->sleepers, 1); /* pairs with the look at `sleepers` in nh_wake */
+  if (still(argument)) {
+    struct timespec time = {.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
+    syscall(SYS_futex, &mine->bell, FUTEX_WAIT, bell, &time, NULL, 0);
+  }
+  atomic_fetch_sub(&comm->head->sleepers, 1);
+  atomic_store(&mine->asleep, NH_AWAKE);
+}
+
+/* Costs one load while nobody sleeps. A rank that was killed in its sleep is counted for ever: the failed communicator wakes in vain. */
+void nh_wake(ncclComm_t comm, int await)
+{
+  if (atomic_load(&comm->head->sleepers) == 0) return;
+  for (int rank = 0; rank < comm->nranks; rank++) {
+    nh_rank *peer = nh_rank_at(comm->head, rank);
+    int for_what = (int)atomic_load(&peer->asleep);
+    if (for_what == NH_AWAKE || rank == comm->rank) continue;
+    if (await != NH_ON_ANY && for_what != NH_ON_ANY && for_what != await) continue;
+    atomic_fetch_add(&peer->bell, 1);
+    syscall(SYS_futex, &peer->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  }
+}
+
+
+/* ---- the handle: words shared by the threads of one process ---- */
+
+bool nh_comm_valid(ncclComm_t comm)
+{
+  return comm && atomic_load_explicit(&comm->guard, memory_order_acquire) == NH_GUARD; /* pairs with nh_comm_guard */
+}
+
+void nh_comm_guard(ncclComm_t comm, bool valid)
+{
+  atomic_store_explicit(&comm->guard, valid ? NH_GUARD : 0, memory_order_release);
+}
+
+bool nh_comm_enter(ncclComm_t comm)
+{
+  return atomic_exchange(&comm->busy, 1) == 0; /* pairs with nh_comm_leave; sequentially consistent for nh_comm_set_aborted */
+}
+
+void nh_comm_leave(ncclComm_t comm)
+{
+  atomic_store_explicit(&comm->busy, 0, memory_order_release); /* pairs with nh_comm_enter and nh_comm_inside */
+}
+
+bool nh_comm_inside(ncclComm_t comm)
+{
+  return atomic_load(&comm->busy) != 0;
+}
+
+/* The thread inside looks at `aborted` between two steps and after each sleep; its own bell ends the sleep. */
+void nh_comm_set_aborted(ncclComm_t comm, bool aborted)
+{
+  atomic_store(&comm->aborted, aborted); /* pairs with nh_comm_aborted */
+  if (!aborted || !comm->head) return;
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  atomic_fetch_add(&mine->bell, 1);
+  syscall(SYS_futex, &mine->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool nh_comm_aborted(ncclComm_t comm)
+{
+  return atomic_load_explicit(&comm->aborted, memory_order_acquire) != 0;
+}
+
+static _Atomic(int (*)(void)) interrupt_check;
+
+void nh_set_interrupt(int (*check)(void))
+{
+  atomic_store(&interrupt_check, check); /* pairs with nh_interrupt */
+}
+
+int (*nh_interrupt(void))(void)
+{
+  return atomic_load(&interrupt_check);
+}
