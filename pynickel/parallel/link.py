@@ -1,0 +1,106 @@
+"""The way to one other process, and waiting: all news wakes one condition, and a child's failure ends any wait."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from pynickel.parallel.channel import Channel
+from pynickel.parallel.deadline import Deadline
+from pynickel.parallel.failure import ChildError
+
+
+class News:
+    """What the reading threads tell the waiting ones. `changed` guards everything they share."""
+
+    changed: threading.Condition
+    failures: list[ChildError]  # of any child, oldest first, until a wait has raised them
+    told: bool  # one has been raised since the last close
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def raise_failure(self) -> None:
+        """Raise the oldest failure that nobody has seen."""
+        with self.changed:
+            if self.failures:
+                self.told = True
+                raise self.failures.pop(0)
+
+    def take_untold(self) -> ChildError | None:
+        """Return the first failure if no wait has raised one; then begin anew."""
+        with self.changed:
+            first = self.failures[0] if self.failures and not self.told else None
+            self.failures, self.told = [], False
+            return first
+
+    def renew(self) -> None:
+        """Begin anew with a lock of its own: in a copy of this process another thread may have held the old one."""
+        self.changed, self.failures, self.told = threading.Condition(), [], False
+
+
+news = News()
+
+
+class Link:
+    """One other process: its channel, and what came from it and was not yet asked for."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.inbox: deque[list[bytearray]] = deque()
+
+    @property
+    def name(self) -> str:
+        """The process in words, with its pid."""
+        raise NotImplementedError
+
+    def check_end(self, doing: str) -> None:
+        """Raise if the process has ended or is ending, so that it cannot do what is waited for."""
+        raise NotImplementedError
+
+    def lost(self, doing: str) -> NoReturn:
+        """Raise what explains why the connection is broken."""
+        raise NotImplementedError
+
+    def push(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline) -> None:
+        """Send one message; the errors name the process."""
+        news.raise_failure()
+        try:
+            self.channel.send(kind, parts, deadline, news.raise_failure)
+        except TimeoutError:
+            raise TimeoutError(f"{self.name} took no data for {deadline.seconds:g} s") from None
+        except OSError:
+            self.lost("take a message")
+
+
+AnyLink = TypeVar("AnyLink", bound=Link)
+
+
+def wait_for(
+    links: Sequence[AnyLink],
+    ready: Callable[[AnyLink], bool],
+    doing: str,
+    deadline: Deadline,
+    *,
+    may_end: bool = False,
+) -> None:
+    """Wait until `ready` holds for every link; TimeoutError names those that did not do it (`doing`, in words).
+
+    A link whose process ends before it is ready raises at once, unless it `may_end`.
+    """
+    with news.changed:
+        while True:
+            news.raise_failure()
+            missing = [link for link in links if not ready(link)]
+            if not missing:
+                return
+            if not may_end:
+                for link in missing:
+                    link.check_end(doing)
+            if deadline.left() <= 0:
+                names = ", ".join(link.name for link in missing)
+                raise TimeoutError(f"{names} did not {doing} within {deadline.seconds:g} s")
+            news.changed.wait(deadline.left())

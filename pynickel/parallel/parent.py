@@ -1,0 +1,120 @@
+"""The child's side: what it asks of its parent. In the root process there is no parent, and each call says so."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from typing import Any, NamedTuple, NoReturn
+
+from pynickel.parallel import channel as kinds
+from pynickel.parallel import serial
+from pynickel.parallel.channel import Channel, Message
+from pynickel.parallel.deadline import Deadline
+from pynickel.parallel.link import Link, news, wait_for
+
+
+class Setup(NamedTuple):
+    """What a child learns first: its id, its parent's id, the default timeout, and the arguments of its fork."""
+
+    id: int
+    parent_id: int
+    timeout: float
+    args: tuple[Any, ...]
+
+
+class NoParent:
+    """Stands for the parent in the root process; its id is -1."""
+
+    id = -1
+    pid = 0
+
+    def send(self, value: object, *, timeout: float | None = None) -> NoReturn:
+        """Raise RuntimeError."""
+        self._refuse("send", "parallel.children.send")
+
+    def receive(self, *, timeout: float | None = None) -> NoReturn:
+        """Raise RuntimeError."""
+        self._refuse("receive", "parallel.children.receive")
+
+    def yield_(self, timeout: float | None = None) -> NoReturn:
+        """Raise RuntimeError."""
+        self._refuse("yield_", "parallel.children.join")
+
+    @staticmethod
+    def _refuse(call: str, instead: str) -> NoReturn:
+        raise RuntimeError(f"{call} is for children, and this is the root process; use {instead} here")
+
+
+class Parent(Link):
+    """The process that forked this one."""
+
+    def __init__(self, channel: Channel, pid: int) -> None:
+        super().__init__(channel)
+        self.id = 0
+        self.pid = pid
+        self.gone = False
+        self._first: deque[list[bytearray]] = deque()  # SETUP, then EXEC
+        self._meetings: deque[list[bytearray]] = deque()
+
+    @property
+    def name(self) -> str:
+        """'the parent (pid 4711)'."""
+        return f"the parent (pid {self.pid})"
+
+    def send(self, value: object, *, timeout: float | None = None) -> None:
+        """Send an object to the parent; returns when the kernel has it."""
+        self.push(kinds.OBJECT, serial.dump(value), Deadline(timeout))
+
+    def receive(self, *, timeout: float | None = None) -> Any:
+        """Return the next object that the parent sent."""
+        return serial.load(self._take_from(self.inbox, "send anything", Deadline(timeout)))
+
+    def yield_(self, timeout: float | None = None) -> Any:
+        """Wait for the parent's join, tell it that this child was there, and return its message."""
+        deadline = Deadline(timeout)
+        number, *parts = self._take_from(self._meetings, "join", deadline)
+        message = serial.load(parts)
+        self.push(kinds.JOINED, [bytes(number)], deadline)
+        return message
+
+    def setup(self) -> Setup:
+        """Return the first message."""
+        head, *args = self._take_from(self._first, "say who this child is", Deadline(math.inf))
+        return Setup(**json.loads(bytes(head)), args=serial.load(args))
+
+    def work(self) -> list[bytearray]:
+        """Wait, for ever if need be, for something to run."""
+        return self._take_from(self._first, "give anything to run", Deadline(math.inf))
+
+    def tell(self, kind: int, *parts: bytes) -> None:
+        """Tell the parent how this child is doing."""
+        self.push(kind, parts, Deadline())
+
+    def _take_from(self, queue: deque[list[bytearray]], doing: str, deadline: Deadline) -> list[bytearray]:
+        with news.changed:
+            wait_for([self], lambda _: bool(queue), doing, deadline)
+            return queue.popleft()
+
+    def take(self, message: Message) -> None:
+        """Note what the parent said (the watcher calls this)."""
+        queues = {kinds.OBJECT: self.inbox, kinds.JOIN: self._meetings}
+        with news.changed:
+            queues.get(message.kind, self._first).append(message.parts)
+            news.changed.notify_all()
+
+    def left(self) -> None:
+        """Note that the parent has gone or wants no more of this child (the watcher calls this)."""
+        with news.changed:
+            self.gone = True
+            news.changed.notify_all()
+
+    def check_end(self, doing: str) -> None:
+        """Raise ConnectionError if the parent has gone."""
+        if self.gone:
+            self.lost(doing)
+
+    def lost(self, doing: str) -> NoReturn:
+        """Raise ConnectionError."""
+        raise ConnectionError(f"{self.name} did not {doing}: it has closed the connection to this child")

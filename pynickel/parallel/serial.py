@@ -1,0 +1,76 @@
+"""Objects to message parts and back: pickle protocol 5, large buffers beside the pickle instead of inside it."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import functools
+import io
+import linecache
+import marshal
+import pickle
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+_INLINE = 4096  # bytes; below this a part of its own costs more than the copy it saves
+
+
+def dump(value: object) -> list[bytes | memoryview]:
+    """Return the parts of an object. The buffers among them are the object's own memory, not copies.
+
+    Functions and classes of the main program travel by value, those of other modules by name.
+    """
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _INLINE:
+            return True
+        buffers.append(view)
+        return False
+
+    pickled = io.BytesIO()
+    _pickler()(pickled, protocol=5, buffer_callback=keep).dump(value)
+    return [pickled.getbuffer(), *buffers]
+
+
+@functools.cache
+def _pickler() -> Any:
+    """Return cloudpickle's class, changed in one point; loaded when first needed."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = ChainMap({CodeType: _whole_code}, cloudpickle.Pickler.dispatch_table)
+
+    return Pickler
+
+
+def _whole_code(code: CodeType) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    """Keep the name of the source file, which cloudpickle leaves out: a child's traceback shall show the lines."""
+    return marshal.loads, (marshal.dumps(code),)
+
+
+def load(parts: Sequence[bytearray]) -> Any:
+    """Return the object; its arrays use the memory of the parts and can be written to."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def dump_work(work: Callable[..., object] | str, arguments: tuple[object, ...]) -> list[bytes | memoryview]:
+    """Return the parts of a function or of a program text with its arguments; a wrong text is refused here."""
+    if isinstance(work, str):
+        compile(work, "<source given to exec>", "exec")
+    elif not callable(work):
+        raise TypeError(f"exec needs a function or a string of Python source, not {type(work).__name__}")
+    return dump((work, arguments))
+
+
+def run_work(parts: Sequence[bytearray]) -> None:
+    """Call the function with its arguments, or run the text with them as `args`."""
+    work, arguments = load(parts)
+    if not isinstance(work, str):
+        work(*arguments)
+        return
+    name = "<source given to exec>"
+    linecache.cache[name] = (len(work), None, work.splitlines(keepends=True), name)  # so that tracebacks show the lines
+    exec(compile(work, name, "exec"), {"__name__": "__main__", "args": arguments})

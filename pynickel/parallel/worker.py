@@ -1,0 +1,151 @@
+"""What runs in a child: tie its life to the parent's, take one piece of work, run it, say how it went."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from types import FrameType, TracebackType
+
+from pynickel.parallel import channel as kinds
+from pynickel.parallel import deadline, serial, tree
+from pynickel.parallel.channel import Channel
+from pynickel.parallel.parent import Parent
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE = 2.0  # seconds from the parent's end to ours, if nothing else stops the work
+_LOOK_UP = 1000  # milliseconds between two looks whether the parent lives, should the connection not tell
+
+
+class Terminated(SystemExit):
+    """SIGTERM: leave in order, so that `finally` and atexit get their turn."""
+
+
+def main(descriptor: int, parent_pid: int) -> None:
+    """Be the child at the other end of this descriptor."""
+    _die_with(parent_pid)
+    signal.signal(signal.SIGTERM, _terminate)
+    # Ctrl-C is for the parent to answer. It was blocked since before this process began, so none can have come through.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    os.set_inheritable(descriptor, False)
+    _set_up_output()
+    parent = Parent(Channel(socket.socket(fileno=descriptor)), parent_pid)
+    watcher = Watcher(parent)
+    watcher.start()
+    status = _work(parent)
+    watcher.leaving = True
+    sys.exit(status)
+
+
+def _set_up_output() -> None:
+    """Whole lines on stdout, whatever it is; the Python stack on stderr when C code crashes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    faulthandler.enable(file=2, all_threads=False)
+
+
+def _die_with(parent_pid: int) -> None:
+    """Have the kernel end this process when the parent's thread that started it ends, which is when the parent does.
+
+    This holds even if our own threads cannot run. A parent that ended before the call has left us another parent.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated(128 + number)
+
+
+def _work(parent: Parent) -> int | str | None:
+    """Run the one piece of work and return what sys.exit shall be given."""
+    try:
+        _begin(parent)
+        serial.run_work(parent.work())
+        tree.close()
+    except Terminated:
+        raise
+    except SystemExit as leaving:
+        if leaving.code:
+            return leaving.code
+    except BaseException as error:
+        _tell_failure(parent, error)
+        return 1
+    _tell(parent, kinds.DONE)
+    return 0
+
+
+def _begin(parent: Parent) -> None:
+    setup = parent.setup()
+    parent.id = setup.parent_id
+    deadline.default_timeout = setup.timeout
+    tree.become_child(parent, setup.id, setup.args)
+    parent.tell(kinds.READY)
+
+
+def _tell(parent: Parent, kind: int, *parts: bytes) -> bool:
+    try:
+        parent.tell(kind, *parts)
+    except (OSError, RuntimeError):
+        return False  # the parent is gone, or wants no more of us: it is told nothing
+    return True
+
+
+def _tell_failure(parent: Parent, error: BaseException) -> None:
+    """The parent shows the traceback, once; only when it cannot be reached does this process."""
+    text = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
+    line = traceback.format_exception_only(type(error), error)[-1].strip()
+    told = json.dumps({"error": line, "traceback": text})
+    if not _tell(parent, kinds.FAILED, told.encode()):
+        sys.stderr.write(text)
+
+
+def _without_ours(stack: TracebackType | None) -> TracebackType | None:
+    """Leave out what lies above the work; it says nothing about what went wrong in it."""
+    first = stack
+    while first is not None and first.tb_frame.f_globals.get("__package__") == __package__:
+        first = first.tb_next
+    return first or stack
+
+
+class Watcher(threading.Thread):
+    """Reads what the parent sends, and ends this process when the parent closes the connection or dies."""
+
+    def __init__(self, parent: Parent) -> None:
+        super().__init__(name="pynickel.parallel watcher", daemon=True)
+        self.parent = parent
+        self.leaving = False  # the work is over: the process ends by itself
+
+    def run(self) -> None:
+        """Read until the end."""
+        poll = select.poll()
+        poll.register(self.parent.channel, select.POLLIN)
+        try:
+            while os.getppid() == self.parent.pid:
+                if poll.poll(_LOOK_UP):
+                    for message in self.parent.channel.arrived():
+                        self.parent.take(message)
+        except EOFError:
+            pass
+        self._leave()
+
+    def _leave(self) -> None:
+        self.parent.left()
+        if not self.leaving:
+            main = threading.main_thread().ident
+            if main is not None:
+                signal.pthread_kill(main, signal.SIGTERM)
+        time.sleep(_PATIENCE)
+        os.kill(os.getpid(), signal.SIGKILL)
