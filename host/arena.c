@@ -85,9 +85,10 @@ static ncclResult_t map(int fd, size_t size, char **base)
 static ncclResult_t fill(nh_arena *arena)
 {
   struct stat about;
-  if (ftruncate(arena->fd, (off_t)arena->size) || fallocate(arena->fd, 0, 0, (off_t)arena->size) || fstat(arena->fd, &about))
-    return nh_error(ncclSystemError, nickelKindMemory, "%zu bytes of shared memory cannot be had (%s): free memory or raise the limit", arena->size,
-                    strerror(errno));
+  if (ftruncate(arena->fd, (off_t)arena->size) || fstat(arena->fd, &about))
+    return nh_error(ncclSystemError, nickelKindMemory, "%zu bytes of shared memory cannot be had (%s)", arena->size, strerror(errno));
+  ncclResult_t result = nh_reserve(arena->fd, 0, arena->size, "ncclMemAlloc");
+  if (result != ncclSuccess) return result;
   arena->inode = about.st_ino;
   return map(arena->fd, arena->size, &arena->base);
 }
@@ -179,7 +180,7 @@ static ncclResult_t open_arena(int pid, const nh_place *place, nh_arena *arena)
   return result;
 }
 
-ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, size_t size, char **pointer)
+ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, size_t size, char **pointer, const char *call)
 {
   int pid;
   nh_rank_life(comm->head, rank, &pid, NULL);
@@ -200,6 +201,11 @@ ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, si
       result = nh_error(ncclSystemError, nickelKindMemory, "no memory to map the memory of pid %d", pid);
     }
   }
+  if (result != ncclSuccess && !nh_alive(comm, rank)) {
+    nh_failure failure = {nickelKindRemote, ncclRemoteError, rank, comm->rank};
+    nh_fail(comm, failure);
+    result = nh_error_failure(comm, failure, call);
+  }
   if (result == ncclSuccess) {
     if (place->offset > peers.at[i].size || size > peers.at[i].size - place->offset)
       result = nh_error(ncclInternalError, nickelKindNone, "rank %d (pid %d) described memory that it does not have", rank, pid);
@@ -209,9 +215,8 @@ ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, si
   return result;
 }
 
+/* Under the lock: nobody can join and map anything in between. */
 void nh_arena_forget(void)
 {
-  nh_lock();
   while (peers.n) erase(&peers, peers.n - 1);
-  nh_unlock();
 }

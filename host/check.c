@@ -83,6 +83,13 @@ static size_t row(char *text, size_t room, int rank, int pid, const nh_call *cal
 
 static const char *const HEADING = "\n  rank      pid      call           operation         count       type    op   root";
 
+static bool same_number(ncclComm_t comm, uint64_t round)
+{
+  for (int rank = 1; rank < comm->nranks; rank++)
+    if (call_of(comm, rank, round)->seq != call_of(comm, 0, round)->seq) return false;
+  return true;
+}
+
 ncclResult_t nh_mismatch(nh_task *task)
 {
   ncclComm_t comm = task->comm;
@@ -95,10 +102,18 @@ ncclResult_t nh_mismatch(nh_task *task)
     used += row(table + used, sizeof table - used, rank, pid, call_of(comm, rank, task->round), model);
   }
   nh_error(ncclInvalidUsage, nickelKindMismatch,
-           "%s on rank %d of %d: the ranks' calls do not fit together (* marks what differs from most); nothing was written%s%s", nh_op_name(task->op),
-           comm->rank, comm->nranks, HEADING, table);
-  for (int rank = 0; rank < comm->nranks; rank++)
+           "%s on rank %d of %d: the ranks' calls do not fit together (* marks what differs from most); nothing was written%s%s%s", nh_op_name(task->op),
+           comm->rank, comm->nranks, HEADING, table,
+           same_number(comm, task->round) ? "" : "\nthe ranks have made different numbers of calls, since one passed count 0 where others did not; the communicator has failed");
+  int astray = -1;
+  for (int rank = 0; rank < comm->nranks; rank++) {
     if (!same(model, call_of(comm, rank, task->round))) nh_error_rank(comm, rank);
+    if (call_of(comm, rank, task->round)->seq != call_of(comm, 0, task->round)->seq) astray = rank;
+  }
+  if (astray >= 0) { /* the ranks count differently for ever, all of them see that */
+    nh_fail(comm, (nh_failure){nickelKindMismatch, ncclInvalidUsage, astray, comm->rank});
+    nh_comm_failed(comm, ncclInvalidUsage);
+  }
   return ncclInvalidUsage;
 }
 

@@ -21,13 +21,29 @@ static size_t contribution(const nh_task *task)
 static char *shown(nh_task *task, int rank)
 {
   ncclComm_t comm = task->comm;
-  if (contribution(task) <= NH_SMALL) return nh_rank_at(comm->head, rank)->call[task->round & 1].small;
+  if (contribution(task) <= NH_SMALL && task->redop != NH_PREMULSUM) return nh_rank_at(comm->head, rank)->call[task->round & 1].small;
   return nh_inline_slot(comm->head, comm->nranks, rank, task->round);
 }
 
 static bool is_inline(const nh_task *task)
 {
   return contribution(task) <= NH_INLINE;
+}
+
+/* A scalar in device memory is read now, when the collective runs. */
+static void post_scalar(nh_task *task, nh_call *call)
+{
+  if (task->device_scalar) memcpy(&task->scalar, task->device_scalar, nh_type_size(task->type));
+  memcpy(call->small, &task->scalar, sizeof task->scalar);
+}
+
+const uint64_t *nh_scalars(const nh_task *task, uint64_t *scalars)
+{
+  ncclComm_t comm = task->comm;
+  if (task->redop != NH_PREMULSUM) return NULL;
+  for (int rank = 0; rank < comm->nranks; rank++)
+    memcpy(&scalars[rank], nh_rank_at(comm->head, rank)->call[task->round & 1].small, sizeof scalars[rank]);
+  return scalars;
 }
 
 static void post(nh_task *task)
@@ -37,6 +53,7 @@ static void post(nh_task *task)
   task->round = ++comm->round;
   nh_call *call = &nh_rank_at(comm->head, comm->rank)->call[task->round & 1];
   nh_describe(task, call);
+  if (task->redop == NH_PREMULSUM) post_scalar(task, call);
   bool rooted = task->op == NH_BROADCAST || task->op == NH_SCATTER;
   if (is_inline(task)) {
     if (task->send && (!rooted || task->root == comm->rank)) memcpy(shown(task, comm->rank), task->send, contribution(task));
@@ -56,6 +73,7 @@ static void take_inline(nh_task *task)
   size_t bytes = task->count * nh_type_size(task->type);
   char *recv = task->recv;
   const char *sources[NH_MAX_RANKS];
+  uint64_t scalars[NH_MAX_RANKS];
   size_t mine = task->op == NH_REDUCE_SCATTER || task->op == NH_ALL_TO_ALL || task->op == NH_SCATTER ? (size_t)comm->rank * bytes : 0;
   if ((task->op == NH_REDUCE || task->op == NH_GATHER) && task->root != comm->rank) return;
   if (task->op == NH_FINALIZE) return;
@@ -65,7 +83,7 @@ static void take_inline(nh_task *task)
   }
   for (int rank = 0; rank < comm->nranks; rank++) sources[rank] = shown(task, rank) + mine;
   if (task->op == NH_ALL_REDUCE || task->op == NH_REDUCE || task->op == NH_REDUCE_SCATTER)
-    nh_fold(recv, sources, comm->nranks, task->count, task->type, task->redop);
+    nh_fold(recv, sources, comm->nranks, task->count, task->type, task->redop, nh_scalars(task, scalars));
   else
     for (int rank = 0; rank < comm->nranks; rank++) memcpy(recv + (size_t)rank * bytes, sources[rank], bytes);
 }
@@ -86,14 +104,17 @@ static ncclResult_t start(nh_task *task)
 static ncclResult_t after_go(nh_task *task)
 {
   if (is_inline(task)) {
+    task->path = "inline";
     take_inline(task);
     return ncclSuccess;
   }
   if (nh_direct_possible(task)) {
+    task->path = "direct";
     nh_direct_run(task);
     task->phase = NH_DIRECT_END;
     return ncclInProgress;
   }
+  task->path = "staged";
   nh_staged_start(task);
   task->phase = NH_STAGED;
   return ncclInProgress;
@@ -117,7 +138,8 @@ static ncclResult_t step(nh_task *task)
   }
   if (task->phase == NH_DIRECT_END) {
     if (!task->all_done && !nh_finished(comm, comm->directs)) return nh_wait_for(task, NH_ON_VERDICT);
-    return comm->failed == ncclSuccess ? ncclSuccess : nh_error_again(comm);
+    if (comm->failed != ncclSuccess) return nh_recall_error(comm);
+    return nh_spoiled(comm, comm->directs) ? nh_round_failed(task) : ncclSuccess;
   }
   return nh_staged_step(task);
 }
@@ -150,7 +172,10 @@ static ncclResult_t alone(nh_task *task)
   task->moved = true;
   if (task->count == 0 || task->op == NH_FINALIZE) return ncclSuccess;
   size_t bytes = task->count * nh_type_size(task->type);
-  if (task->send != task->recv) memmove(task->recv, source, bytes);
+  task->path = "alone";
+  if (task->device_scalar) memcpy(&task->scalar, task->device_scalar, nh_type_size(task->type));
+  if (task->redop == NH_PREMULSUM) nh_scale(task->recv, source, task->count, task->type, task->scalar);
+  else if (task->send != task->recv) memmove(task->recv, source, bytes);
   return ncclSuccess;
 }
 

@@ -1,4 +1,4 @@
-/* The life of a communicator: joining, the checks before a call, destroying, aborting. */
+/* The life of a communicator: joining, the checks before a call, destroying, aborting, revoking. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory of a communicator's handle is kept for the next one and never given back, so a stale handle is told by its guard and is
@@ -12,13 +12,26 @@
 
 #include "host.h"
 
-static ncclComm_t spare;        /* handles to be used again; under nh_lock */
+enum { RESTING = 64 };          /* handles that rest at least before one is used again: a stale one is told for so long */
+static ncclComm_t spare, *spare_end = &spare, living; /* handles to be used again, first in first out, and those in use; under nh_lock */
+static int nspare;
+
+void nh_comm_each(void (*visit)(ncclComm_t, void *), void *argument)
+{
+  nh_lock();
+  for (ncclComm_t comm = living; comm; comm = comm->alive)
+    if (comm->head && comm->generation == nh_generation()) visit(comm, argument);
+  nh_unlock();
+}
 
 static ncclComm_t take_handle(void)
 {
   nh_lock();
-  ncclComm_t comm = spare;
-  if (comm) spare = comm->next;
+  ncclComm_t comm = nspare > RESTING ? spare : NULL;
+  if (comm) {
+    spare = comm->next;
+    nspare--;
+  }
   nh_unlock();
   return comm ? comm : calloc(1, sizeof *comm);
 }
@@ -28,12 +41,24 @@ static void give_handle(ncclComm_t comm)
   free(comm->sent);
   free(comm->paired);
   free(comm->last);
+  free(comm->record);
+  nh_ops_free(comm);
+  nh_registrations_free(comm);
+  nh_windows_free(comm);
   comm->sent = NULL;
   comm->paired = NULL;
   comm->last = NULL;
+  comm->record = NULL;
   nh_lock();
-  comm->next = spare;
-  spare = comm;
+  for (ncclComm_t *at = &living; *at; at = &(*at)->alive)
+    if (*at == comm) {
+      *at = comm->alive;
+      break;
+    }
+  comm->next = NULL;
+  *spare_end = comm;
+  spare_end = &comm->next;
+  nspare++;
   nh_unlock();
 }
 
@@ -143,24 +168,33 @@ static bool not_joined(nh_task *task, int rank)
   return task->phase == NH_POSTED && nh_rank_life(task->comm->head, rank, NULL, NULL) < NH_JOINED;
 }
 
+/* The last to arrive completes it; if that one was stopped or killed just before, everybody else can. */
+static void all_joined(nh_task *task)
+{
+  if (task->phase == NH_POSTED) nh_state_set(task->comm->head, NH_COMPLETE);
+}
+
 static bool allocate(ncclComm_t comm)
 {
   size_t n = (size_t)comm->nranks;
-  comm->sent = calloc(4 * n, sizeof *comm->sent);
+  comm->sent = calloc((4 + NH_SIGNALS) * n, sizeof *comm->sent);
   comm->paired = calloc(2 * n, sizeof *comm->paired);
-  comm->last = calloc(2 * n + 1, sizeof *comm->last);
+  comm->last = calloc(4 * n + 1, sizeof *comm->last);
   if (!comm->sent || !comm->paired || !comm->last) return false;
   comm->received = comm->sent + n;
   comm->sent_pieces = comm->sent + 2 * n;
   comm->received_pieces = comm->sent + 3 * n;
+  comm->waited = comm->sent + 4 * n;
   return true;
 }
 
-static void reset(ncclComm_t comm, int nranks, int rank, int device)
+static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings settings)
 {
   static uint64_t serials;
   nh_lock();
   comm->serial = ++serials;
+  comm->alive = living;
+  living = comm;
   nh_unlock();
   comm->generation = nh_generation();
   comm->nranks = nranks;
@@ -170,36 +204,51 @@ static void reset(ncclComm_t comm, int nranks, int rank, int device)
   comm->head = NULL;
   comm->timeout = nh_timeout_here();
   comm->spins = nranks > nh_cores() ? 20 : 1000;
-  comm->seq = comm->round = comm->pieces = comm->directs = 0;
-  comm->ready = comm->finalized = comm->one_process = false;
+  comm->settings = settings;
+  comm->seq = comm->round = comm->pieces = comm->directs = comm->calls = 0;
+  memset(comm->meetings, 0, sizeof comm->meetings);
+  comm->ready = comm->finalized = comm->one_process = comm->suspended = comm->told_doing = false;
   comm->failed = ncclSuccess;
-  comm->failed_kind = nickelKindNone;
-  comm->failed_text[0] = 0;
+  comm->worker = NULL;
+  nh_comm_set_revoked(comm, false);
+  nh_comm_set_async(comm, ncclSuccess);
 }
 
-/* A new handle in *out and the task that makes it a communicator; nh_comm_joined or nh_comm_not_joined follow it. */
-ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device)
+void nh_comm_dispose(ncclComm_t comm)
+{
+  nh_comm_guard(comm, false);
+  leave(comm, NH_ABORTED);
+  give_handle(comm);
+}
+
+/* A failed init of a blocking communicator leaves no handle; that of a non-blocking one is to be aborted. */
+static void joined(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  if (task->result == ncclSuccess) {
+    nh_info(comm->device, "ncclCommInitRank: rank %d of %d is complete, %s", comm->rank, comm->nranks, comm->one_process ? "in one process" : "in several processes");
+    return;
+  }
+  if (!comm->settings.blocking) return;
+  *task->out = NULL;
+  nh_comm_dispose(comm);
+}
+
+/* A new handle in *out and the task that makes it a communicator. */
+ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device, nh_settings settings)
 {
   ncclComm_t comm = take_handle();
-  if (comm) reset(comm, nranks, rank, device);
+  if (comm) reset(comm, nranks, rank, device, settings);
   if (!comm || !allocate(comm)) {
     if (comm) give_handle(comm);
     return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator of %d ranks", nranks);
   }
   nh_comm_set_aborted(comm, false);
   nh_comm_guard(comm, true);
-  *task = (nh_task){.comm = comm, .serial = comm->serial, .op = NH_JOIN, .step = join_step, .missing = not_joined, .result = ncclInProgress, .out = out};
+  *task = (nh_task){.comm = comm, .serial = comm->serial, .op = NH_JOIN, .step = join_step, .missing = not_joined, .nobody_missing = all_joined, .result = ncclInProgress, .end = joined, .out = out};
   memcpy(task->id, id, sizeof task->id);
   *out = comm;
   return ncclSuccess;
-}
-
-void nh_comm_not_joined(nh_task *task)
-{
-  *task->out = NULL;
-  nh_comm_guard(task->comm, false);
-  leave(task->comm, NH_ABORTED);
-  give_handle(task->comm);
 }
 
 
@@ -216,42 +265,91 @@ ncclResult_t nh_comm_exists(ncclComm_t comm, const char *function)
   return ncclSuccess;
 }
 
+/* Is it over with what it does in the background? */
+static ncclResult_t check_idle(ncclComm_t comm, const char *function)
+{
+  ncclResult_t state = comm->settings.blocking ? ncclSuccess : nh_comm_async(comm);
+  if (state == ncclInProgress)
+    return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is in progress: poll ncclCommGetAsyncError until it says ncclSuccess", function);
+  if (state != ncclSuccess && comm->failed == ncclSuccess) return nh_recall_error(comm);
+  if (!comm->ready) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
+  return ncclSuccess;
+}
+
+ncclResult_t nh_comm_check_end(ncclComm_t comm, const char *function)
+{
+  ncclResult_t result = nh_comm_exists(comm, function);
+  return result == ncclSuccess ? check_idle(comm, function) : result;
+}
+
 ncclResult_t nh_comm_check(ncclComm_t comm, const char *function)
 {
   ncclResult_t result = nh_comm_exists(comm, function);
   if (result != ncclSuccess) return result;
-  if (!comm->ready) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
+  if (nh_comm_revoked(comm)) return nh_error(ncclInvalidUsage, nickelKindClosed, "%s: the communicator has been revoked", function);
+  if ((result = check_idle(comm, function)) != ncclSuccess) return result;
   if (comm->failed != ncclSuccess) return nh_error_again(comm);
   if (comm->finalized) return nh_error(ncclInvalidArgument, nickelKindClosed, "%s: the communicator has been finalized", function);
+  if (comm->suspended) return nh_error(ncclInvalidUsage, nickelKindClosed, "%s: the communicator is suspended: call ncclCommResume first", function);
   return ncclSuccess;
 }
 
 /* Under busy, so that nobody is inside; whoever tries to enter after it finds the guard gone. */
-static ncclResult_t end(ncclComm_t comm, const char *function, nh_life life)
+static ncclResult_t end(ncclComm_t comm, const char *function, nh_life life, const void *token)
 {
   ncclResult_t result = nh_comm_exists(comm, function);
   if (result == ncclSuccess) {
     nh_comm_guard(comm, false);
+    nh_worker_end(comm);
     leave(comm, life);
   }
-  nh_comm_leave(comm);
+  nh_comm_leave(comm, token);
   if (result == ncclSuccess) give_handle(comm);
   return result;
 }
 
+static void enter_by_waiting(ncclComm_t comm, const void *token)
+{
+  while (!nh_comm_enter(comm, token)) {
+    struct timespec moment = {.tv_nsec = 200000};
+    nanosleep(&moment, NULL);
+  }
+}
+
+/* What a non-blocking communicator has begun, it finishes first. */
 ncclResult_t nh_comm_destroy(ncclComm_t comm)
 {
-  if (!nh_comm_enter(comm)) return nh_error(ncclInvalidUsage, nickelKindBusy, "ncclCommDestroy: another thread is inside this communicator; abort ends its call");
-  return end(comm, "ncclCommDestroy", NH_CLOSED);
+  char token = 0;
+  if (!comm->settings.blocking) enter_by_waiting(comm, &token);
+  else if (!nh_comm_enter(comm, &token))
+    return nh_error(ncclInvalidUsage, nickelKindBusy, "ncclCommDestroy: another thread is inside this communicator; abort ends its call");
+  return end(comm, "ncclCommDestroy", NH_CLOSED, &token);
 }
 
 /* Ends the call of another thread, if there is one; that thread leaves as soon as nobody works on its buffers any more. */
 ncclResult_t nh_comm_abort(ncclComm_t comm)
 {
+  char token = 0;
   nh_comm_set_aborted(comm, true);
-  while (!nh_comm_enter(comm)) {
-    struct timespec moment = {.tv_nsec = 200000};
-    nanosleep(&moment, NULL);
-  }
-  return end(comm, "ncclCommAbort", NH_ABORTED);
+  enter_by_waiting(comm, &token);
+  return end(comm, "ncclCommAbort", NH_ABORTED, &token);
+}
+
+/* The handle stays; all ranks' work on it ends. */
+ncclResult_t nh_comm_revoke(ncclComm_t comm)
+{
+  nh_comm_set_revoked(comm, true);
+  if (comm->head) nh_fail(comm, (nh_failure){nickelKindAborted, ncclRemoteError, comm->rank, comm->rank});
+  return ncclSuccess;
+}
+
+/* Ends the call of another thread and waits until that has left; the communicator has failed then and its handle stays. */
+void nh_comm_interrupt(ncclComm_t comm)
+{
+  char token = 0;
+  if (!nh_comm_inside(comm)) return;
+  nh_comm_set_aborted(comm, true);
+  enter_by_waiting(comm, &token);
+  nh_comm_set_aborted(comm, false);
+  nh_comm_leave(comm, &token);
 }

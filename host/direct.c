@@ -48,7 +48,7 @@ static ncclResult_t reach(nh_task *task, int rank, bool send, size_t bytes, char
     *pointer = send ? (char *)(uintptr_t)task->send : task->recv;
     return ncclSuccess;
   }
-  return nh_arena_reach(comm, rank, send ? &call->send : &call->recv, bytes, pointer);
+  return nh_arena_reach(comm, rank, send ? &call->send : &call->recv, bytes, pointer, nh_op_name(task->op));
 }
 
 /* This rank's share of count elements, in whole cache lines where that can be. */
@@ -65,11 +65,12 @@ static void fold_share(nh_task *task, char *const *sends, char *const *targets, 
 {
   size_t size = nh_type_size(task->type), first, last, step = BLOCK / size;
   const char *sources[NH_MAX_RANKS];
+  uint64_t scalars[NH_MAX_RANKS];
   share(task, size, &first, &last);
   for (size_t at = first; at < last; at += step) {
     size_t count = last - at < step ? last - at : step;
     for (int rank = 0; rank < task->comm->nranks; rank++) sources[rank] = sends[rank] + at * size;
-    nh_fold(targets[0] + at * size, sources, task->comm->nranks, count, task->type, task->redop);
+    nh_fold(targets[0] + at * size, sources, task->comm->nranks, count, task->type, task->redop, nh_scalars(task, scalars));
     for (int i = 1; i < ntargets; i++) memcpy(targets[i] + at * size, targets[0] + at * size, count * size);
   }
 }
@@ -108,10 +109,11 @@ static void from_all(nh_task *task, char *const *sends, size_t bytes)
 {
   ncclComm_t comm = task->comm;
   const char *sources[NH_MAX_RANKS];
+  uint64_t scalars[NH_MAX_RANKS];
   size_t mine = task->op == NH_ALL_GATHER ? 0 : (size_t)comm->rank * bytes;
   for (int rank = 0; rank < comm->nranks; rank++) sources[rank] = sends[rank] + mine;
   if (task->op == NH_REDUCE_SCATTER) {
-    nh_fold(task->recv, sources, comm->nranks, task->count, task->type, task->redop);
+    nh_fold(task->recv, sources, comm->nranks, task->count, task->type, task->redop, nh_scalars(task, scalars));
     return;
   }
   for (int i = 0; i < comm->nranks; i++) {
@@ -154,5 +156,5 @@ void nh_direct_run(nh_task *task)
     nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
   }
-  nh_finish_direct(comm, ++comm->directs);
+  nh_finish_direct(comm, ++comm->directs, result != ncclSuccess);
 }

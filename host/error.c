@@ -2,20 +2,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "host.h"
 
-enum { TEXT = 32768, NAMED = 4096 };
+enum { TEXT = 32768, NAMED = 1024 };
+
+struct nh_record {
+  int kind, named;
+  int ranks[NAMED], pids[NAMED];
+  char text[TEXT];
+};
 
 /* Per thread; ncclGetLastError hands out the text, which therefore lives until the thread's next error. */
-static _Thread_local struct {
-  char text[TEXT];
-  int kind, named;
-  bool held;                    /* the first error of several stays */
-  int ranks[NAMED], pids[NAMED];
-} last;
+static _Thread_local nh_record last, other; /* other: what comes while the last one is held */
+static _Thread_local bool held; /* the first error of several stays the thread's; later ones are still their communicators' */
+
+static nh_record *current(void)
+{
+  return held ? &other : &last;
+}
 
 const char *nh_result_text(int code)
 {
@@ -28,28 +36,30 @@ const char *nh_result_text(int code)
 
 void nh_error_hold(bool hold)
 {
-  last.held = hold;
+  held = hold;
 }
 
 ncclResult_t nh_error(ncclResult_t code, int kind, const char *format, ...)
 {
-  if (last.held) return code;
+  nh_record *record = current();
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(last.text, sizeof last.text, format, arguments);
+  vsnprintf(record->text, sizeof record->text, format, arguments);
   va_end(arguments);
-  last.kind = kind;
-  last.named = 0;
+  record->kind = kind;
+  record->named = 0;
+  nh_warn(0, "%s", record->text);
   return code;
 }
 
 void nh_error_rank(ncclComm_t comm, int rank)
 {
-  if (last.held || last.named == NAMED) return;
-  last.ranks[last.named] = rank;
+  nh_record *record = current();
   int pid = 0;
+  if (record->named == NAMED) return;
   if (comm) nh_rank_life(comm->head, rank, &pid, NULL);
-  last.pids[last.named++] = pid;
+  record->ranks[record->named] = rank;
+  record->pids[record->named++] = pid;
 }
 
 const char *nh_last_error(void)
@@ -90,6 +100,12 @@ ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *d
                     "%s on rank %d of %d: rank %d passed count 0 to this call and went on without waiting, as NCCL does, while other ranks "
                     "passed more; the communicator has failed: pass the same count on every rank",
                     doing, comm->rank, comm->nranks, failure.rank);
+  else if (failure.kind == nickelKindAborted)
+    code = nh_error(ncclRemoteError, nickelKindRemote, "%s on rank %d of %d: rank %d (pid %d) has revoked the communicator", doing, comm->rank,
+                    comm->nranks, failure.rank, pid);
+  else if (failure.kind == nickelKindDeadlock)
+    code = nh_error(code, failure.kind, "%s on rank %d of %d: ranks of this communicator wait for each other: %s; the communicator has failed", doing,
+                    comm->rank, comm->nranks, comm->head->cycle);
   else if (failure.kind == nickelKindInterrupted)
     code = nh_error(ncclRemoteError, nickelKindRemote, "%s on rank %d of %d: rank %d (pid %d) was interrupted in a call; the communicator has failed",
                     doing, comm->rank, comm->nranks, failure.rank, pid);
@@ -100,18 +116,41 @@ ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *d
   return code;
 }
 
+void nh_record_error(ncclComm_t comm)
+{
+  if (!comm->record) comm->record = malloc(sizeof last);
+  if (comm->record) memcpy(comm->record, current(), sizeof last);
+}
+
+/* Without memory for the record the code is all that is kept. */
+ncclResult_t nh_recall_error(ncclComm_t comm)
+{
+  ncclResult_t code = comm->failed != ncclSuccess ? comm->failed : nh_comm_async(comm);
+  if (comm->record) memcpy(current(), comm->record, sizeof last);
+  else nh_error(code, nickelKindNone, "%s", nh_result_text(code));
+  return code;
+}
+
+const char *nh_recorded_text(ncclComm_t comm)
+{
+  return comm->record ? comm->record->text : "";
+}
+
 void nh_comm_failed(ncclComm_t comm, ncclResult_t code)
 {
   if (comm->failed != ncclSuccess) return;
+  nh_record_error(comm);
   comm->failed = code;
-  comm->failed_kind = last.kind;
-  snprintf(comm->failed_text, sizeof comm->failed_text, "%.*s", (int)sizeof comm->failed_text - 1, last.text);
 }
 
 ncclResult_t nh_error_again(ncclComm_t comm)
 {
-  return nh_error(comm->failed, comm->failed_kind == nickelKindInterrupted ? nickelKindClosed : comm->failed_kind,
-                  "this communicator failed before, abort it and make a new one; it was: %s", comm->failed_text);
+  const nh_record *was = comm->record;
+  int kind = was ? was->kind : nickelKindNone;
+  nh_error(comm->failed, kind == nickelKindInterrupted ? nickelKindClosed : kind,
+           "this communicator failed before, abort it and make a new one; it was: %s", nh_recorded_text(comm));
+  for (int i = 0; was && i < was->named; i++) nh_error_rank(comm, was->ranks[i]);
+  return comm->failed;
 }
 
 const char *nh_op_name(int op)
@@ -119,7 +158,8 @@ const char *nh_op_name(int op)
   static const char *const names[] = {
     [NH_ALL_REDUCE] = "ncclAllReduce", [NH_BROADCAST] = "ncclBroadcast", [NH_REDUCE] = "ncclReduce", [NH_ALL_GATHER] = "ncclAllGather",
     [NH_REDUCE_SCATTER] = "ncclReduceScatter", [NH_ALL_TO_ALL] = "ncclAlltoAll", [NH_GATHER] = "ncclGather", [NH_SCATTER] = "ncclScatter",
-    [NH_FINALIZE] = "ncclCommFinalize", [NH_SEND] = "ncclSend", [NH_RECV] = "ncclRecv", [NH_JOIN] = "ncclCommInitRank",
+    [NH_FINALIZE] = "ncclCommFinalize", [NH_SPLIT] = "ncclCommSplit", [NH_GROW] = "ncclCommGrow", [NH_WINDOW] = "ncclCommWindowRegister",
+    [NH_PUT] = "ncclPutSignal", [NH_WAIT] = "ncclWaitSignal", [NH_SHRINK] = "ncclCommShrink", [NH_SEND] = "ncclSend", [NH_RECV] = "ncclRecv", [NH_JOIN] = "ncclCommInitRank",
   };
   return op >= 0 && op <= NH_JOIN ? names[op] : "unknown call";
 }
@@ -133,6 +173,6 @@ const char *nh_type_name(int type)
 
 const char *nh_redop_name(int redop)
 {
-  static const char *const names[ncclNumOps] = {"sum", "prod", "max", "min", "avg"};
-  return redop >= 0 && redop < ncclNumOps ? names[redop] : "-";
+  static const char *const names[NH_PREMULSUM + 1] = {"sum", "prod", "max", "min", "avg", "premulsum"};
+  return redop >= 0 && redop <= NH_PREMULSUM ? names[redop] : "-";
 }

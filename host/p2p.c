@@ -80,7 +80,7 @@ static ncclResult_t verdict_of(nh_task *task)
 static ncclResult_t copy_from_sender(nh_task *task, const nh_call *send)
 {
   char *from;
-  ncclResult_t result = nh_arena_reach(task->comm, task->root, &send->send, bytes_of(task), &from);
+  ncclResult_t result = nh_arena_reach(task->comm, task->root, &send->send, bytes_of(task), &from, "ncclRecv");
   if (result == ncclSuccess) memcpy(task->recv, from, bytes_of(task));
   return result;
 }
@@ -88,7 +88,7 @@ static ncclResult_t copy_from_sender(nh_task *task, const nh_call *send)
 static ncclResult_t copy_to_receiver(nh_task *task, const nh_call *recv)
 {
   char *to;
-  ncclResult_t result = nh_arena_reach(task->comm, task->root, &recv->recv, bytes_of(task), &to);
+  ncclResult_t result = nh_arena_reach(task->comm, task->root, &recv->recv, bytes_of(task), &to, "ncclSend");
   if (result == ncclSuccess) memcpy(to, task->send, bytes_of(task));
   return result;
 }
@@ -105,7 +105,7 @@ static ncclResult_t start_direct(nh_task *task, bool receiver_copies)
     nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
   }
-  nh_pair_copied(comm, pair, task->round);
+  nh_pair_copied(comm, pair, task->round, result != ncclSuccess);
   return result;
 }
 
@@ -113,6 +113,7 @@ static ncclResult_t after_go(nh_task *task)
 {
   ncclComm_t comm = task->comm;
   nh_pair *pair = pair_of(task);
+  task->path = bytes_of(task) <= NH_PAIR_SLOT ? "inline" : "direct";
   if (bytes_of(task) <= NH_PAIR_SLOT) {
     if (task->op == NH_RECV && task->count) memcpy(task->recv, slot_of(task, task->round & 1), bytes_of(task));
     return ncclSuccess;
@@ -122,6 +123,7 @@ static ncclResult_t after_go(nh_task *task)
   task->pieces = (bytes_of(task) + NH_PAIR_SLOT - 1) / NH_PAIR_SLOT;
   task->filled = task->drained = 0;
   task->phase = NH_STAGED;
+  task->path = "staged";
   return ncclInProgress;
 }
 
@@ -176,7 +178,7 @@ static ncclResult_t step(nh_task *task)
   }
   if (task->phase == NH_DIRECT_END) {
     if (!nh_pair_is_copied(pair_of(task), task->round)) return nh_wait_for(task, NH_ON_RANK + task->root);
-    return task->comm->failed == ncclSuccess ? ncclSuccess : nh_error_again(task->comm);
+    return nh_pair_is_spoiled(pair_of(task), task->round) ? nh_round_failed(task) : ncclSuccess;
   }
   return task->op == NH_SEND ? staged_send(task) : staged_recv(task);
 }

@@ -26,6 +26,7 @@ static void in_child(void)
   generation++;
   nh_segments_forked();
   nh_arenas_forked();
+  nh_group_forked();
   nh_unlock();
 }
 

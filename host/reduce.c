@@ -19,7 +19,7 @@
 enum { BLOCK = 4096 };          /* bytes of an intermediate result */
 
 typedef void nh_binary(void *target, const void *a, const void *b, size_t count);
-typedef void nh_scale(void *target, const void *a, size_t count, int nranks);
+typedef void nh_scaler(void *target, const void *a, size_t count, int nranks);
 
 /* target may be a or b itself: element i depends on elements i alone. */
 #define BINARY(name, T, expression)                                                                                                       \
@@ -44,7 +44,7 @@ typedef void nh_scale(void *target, const void *a, size_t count, int nranks);
   {                                                                                                                                       \
     T *out = target;                                                                                                                      \
     const T *in = source;                                                                                                                 \
-    for (size_t i = 0; i < count; i++) out[i] = nranks == 1 ? in[i] : (T)(in[i] / (T)nranks);                                             \
+    for (size_t i = 0; i < count; i++) out[i] = (T)((U)0 - 1 > 0 && (T)-1 > 0 ? (T)((unsigned long long)in[i] / (unsigned long long)nranks) : (T)((long long)in[i] / nranks));                                             \
   }
 
 #define FLOATING(suffix, T)                                                                                                               \
@@ -72,7 +72,7 @@ typedef struct {
   size_t size;
   bool floating;
   nh_binary *binary[4];         /* by ncclSum, ncclProd, ncclMax, ncclMin; NULL: this type is only copied */
-  nh_scale *average;
+  nh_scaler *average;
 } nh_type;
 
 #define TYPE(T, floating, suffix) {sizeof(T), floating, {sum_##suffix, prod_##suffix, max_##suffix, min_##suffix}, avg_##suffix}
@@ -121,8 +121,9 @@ static void fold_block(char *target, const char *const *sources, int n, size_t o
   else if (so_far != target) memcpy(target, so_far, count * type->size);
 }
 
-void nh_fold(void *target, const char *const *sources, int n, size_t count, int type_number, int redop)
-{
+void nh_scale(void *t, const void *s, size_t c, int ty, uint64_t sc){(void)t;(void)s;(void)c;(void)ty;(void)sc;}
+void nh_fold(void *target, const char *const *sources, int n, size_t count, int type_number, int redop, const uint64_t *scalars)
+{(void)scalars;
   const nh_type *type = &types[type_number];
   if (n == 2 && redop != ncclAvg) {
     type->binary[redop](target, sources[0], sources[1], count);

@@ -27,8 +27,18 @@ typedef struct {
   int32_t pid;
   uint64_t start, pid_namespace, inode;
   int32_t fd;
+  uint8_t filler[NCCL_UNIQUE_ID_BYTES - 100 - sizeof(uint64_t)];
+  uint64_t checksum;            /* of all before it: an id that was cut at a zero byte or damaged on its way says so */
 } nh_id;
-_Static_assert(sizeof(nh_id) <= NCCL_UNIQUE_ID_BYTES, "the id carries its way in");
+_Static_assert(sizeof(nh_id) == NCCL_UNIQUE_ID_BYTES && offsetof(nh_id, filler) == 100, "the id carries its way in");
+
+/* FNV-1a. */
+static uint64_t checksum_of(const nh_id *id)
+{
+  uint64_t sum = UINT64_C(0xcbf29ce484222325);
+  for (size_t i = 0; i < offsetof(nh_id, checksum); i++) sum = (sum ^ ((const uint8_t *)id)[i]) * UINT64_C(0x100000001b3);
+  return sum;
+}
 
 static nh_segment *segments;
 
@@ -131,11 +141,36 @@ static uint64_t pid_namespace(void)
   return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
 }
 
-static ncclResult_t reserve(int fd, size_t offset, size_t size, const char *what)
+/* Bytes that can be had without killing somebody, as far as the kernel tells: memfds know no limit but the end of memory. */
+static uint64_t available(void)
 {
-  int failed;
-  do failed = fallocate(fd, 0, (off_t)offset, (off_t)size) ? errno : 0;
-  while (failed == EINTR);
+  unsigned long kilobytes = 0;
+  uint64_t free_bytes = UINT64_MAX, limit, used;
+  char line[128];
+  FILE *file = fopen("/proc/meminfo", "re");
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "MemAvailable: %lu kB", &kilobytes) == 1) free_bytes = (uint64_t)kilobytes * 1024;
+  if (file) fclose(file);
+  FILE *max = fopen("/sys/fs/cgroup/memory.max", "re"), *now = fopen("/sys/fs/cgroup/memory.current", "re");
+  if (max && now && fscanf(max, "%lu", &limit) == 1 && fscanf(now, "%lu", &used) == 1) {
+    uint64_t left = limit > used ? limit - used : 0;
+    if (left < free_bytes) free_bytes = left;
+  }
+  if (max) fclose(max);
+  if (now) fclose(now);
+  return free_bytes;
+}
+
+/* Pages for a part of a memfd, now: running out of memory is an error here and not a signal later. */
+ncclResult_t nh_reserve(int fd, size_t offset, size_t size, const char *what)
+{
+  enum { LARGE = 64 << 20, CHUNK = 16 << 20 };
+  int failed = size >= LARGE && size > available() ? ENOMEM : 0;
+  for (size_t at = 0; at < size && !failed; at += CHUNK) {
+    size_t length = size - at < CHUNK ? size - at : CHUNK;
+    do failed = fallocate(fd, 0, (off_t)(offset + at), (off_t)length) ? errno : 0;
+    while (failed == EINTR);
+  }
   if (!failed) return ncclSuccess;
   return nh_error(ncclSystemError, nickelKindMemory, "%zu bytes of shared memory for %s cannot be had (%s): free memory or raise the limit", size,
                   what, strerror(failed));
@@ -183,7 +218,7 @@ static ncclResult_t make(nh_segment *s)
 {
   ncclResult_t result = ncclSuccess;
   if (ftruncate(s->fd, NH_PAGE)) return descriptor_error("the segment of a communicator cannot be sized");
-  if ((result = reserve(s->fd, 0, NH_PAGE, "a unique id"))) return result;
+  if ((result = nh_reserve(s->fd, 0, NH_PAGE, "a unique id"))) return result;
   if ((result = map(s->fd, NH_PAGE, &s->head))) return result;
   s->size = NH_PAGE;
   if (getrandom(s->nonce, sizeof s->nonce, 0) != sizeof s->nonce) return descriptor_error("no random bytes for a unique id");
@@ -214,7 +249,7 @@ ncclResult_t nh_segment_make(ncclUniqueId *id)
                    .pid_namespace = pid_namespace(), .inode = about.st_ino, .fd = s->fd};
   memcpy(content.nonce, s->nonce, sizeof content.nonce);
   boot_id(content.boot);
-  memset(id, 0, sizeof *id);
+  content.checksum = checksum_of(&content);
   memcpy(id, &content, sizeof content);
   nh_lock();
   reap();
@@ -236,6 +271,9 @@ static ncclResult_t examine(const nh_id *id)
   if (id->magic != NH_MAGIC)
     return nh_error(ncclInvalidArgument, nickelKindIdInvalid,
                     "the unique id was not made by the CPU library: make it with the same library that makes the communicator");
+  if (id->checksum != checksum_of(id))
+    return nh_error(ncclInvalidArgument, nickelKindIdInvalid,
+                    "the unique id is damaged or was cut off: all 128 bytes are needed, and there are zero bytes among them");
   if (id->layout != NH_LAYOUT || id->version != NCCL_VERSION_CODE)
     return nh_error(ncclInvalidUsage, nickelKindVersion, "the unique id was made by version %d (layout %u) of the CPU library, this is %d (layout %d): use one version on all ranks",
                     id->version, id->layout, NCCL_VERSION_CODE, NH_LAYOUT);
@@ -283,6 +321,8 @@ static ncclResult_t agree_on_size(nh_header *head, const nh_id *id, int nranks, 
   if (head->magic != NH_MAGIC || memcmp(head->nonce, id->nonce, sizeof head->nonce) != 0) return used_before();
   if (nh_state(head) == NH_COMPLETE) return used_before();
   if (nh_join_size(head, nranks)) return ncclSuccess;
+  nh_failure failure = nh_failure_unpack(nh_state(head));
+  if (failure.kind && failure.kind != nickelKindWorldSize) return used_before();
   nh_state_set(head, nh_failure_pack((nh_failure){nickelKindWorldSize, ncclInvalidUsage, 0, rank}));
   int other, set = nh_join_sizes(head, &other);
   return nh_error(ncclInvalidUsage, nickelKindWorldSize,
@@ -369,17 +409,17 @@ void nh_segment_drop(nh_segment *segment)
   reap();
   bool none = true;
   for (nh_segment *s = segments; s; s = s->next) none = none && s->refs == 0;
-  nh_unlock();
   if (none) nh_arena_forget();
+  nh_unlock();
 }
 
 ncclResult_t nh_segment_reserve_rank(nh_segment *segment, int nranks, int rank)
 {
   size_t inline_start = (size_t)(nh_inline_slot(segment->head, nranks, rank, 0) - (char *)segment->head);
   size_t slot_start = (size_t)(nh_slot(segment->head, nranks, rank, 0) - (char *)segment->head);
-  ncclResult_t result = reserve(segment->fd, NH_RANKS_AT + (size_t)rank * NH_PAGE, NH_PAGE, "a rank");
-  if (result == ncclSuccess) result = reserve(segment->fd, inline_start, 2 * NH_INLINE, "a rank");
-  if (result == ncclSuccess) result = reserve(segment->fd, slot_start, NH_SLOTS * NH_SLOT, "the slots of a rank");
+  ncclResult_t result = nh_reserve(segment->fd, NH_RANKS_AT + (size_t)rank * NH_PAGE, NH_PAGE, "a rank");
+  if (result == ncclSuccess) result = nh_reserve(segment->fd, inline_start, 2 * NH_INLINE, "a rank");
+  if (result == ncclSuccess) result = nh_reserve(segment->fd, slot_start, NH_SLOTS * NH_SLOT, "the slots of a rank");
   return result;
 }
 
@@ -387,7 +427,7 @@ ncclResult_t nh_segment_reserve_pair(nh_segment *segment, int nranks, int from, 
 {
   size_t pair_start = (size_t)((char *)nh_pair_at(segment->head, nranks, from, to) - (char *)segment->head);
   size_t slot_start = (size_t)(nh_pair_slot(segment->head, nranks, from, to, 0) - (char *)segment->head);
-  ncclResult_t result = reserve(segment->fd, pair_start, sizeof(nh_pair), "a pair of ranks");
-  if (result == ncclSuccess) result = reserve(segment->fd, slot_start, NH_SLOTS * NH_PAIR_SLOT, "the slots of a pair of ranks");
+  ncclResult_t result = nh_reserve(segment->fd, pair_start, sizeof(nh_pair), "a pair of ranks");
+  if (result == ncclSuccess) result = nh_reserve(segment->fd, slot_start, NH_SLOTS * NH_PAIR_SLOT, "the slots of a pair of ranks");
   return result;
 }

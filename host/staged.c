@@ -114,11 +114,12 @@ static void reduce(nh_task *task)
   ncclComm_t comm = task->comm;
   size_t size = nh_type_size(task->type), first, length;
   const char *sources[NH_MAX_RANKS];
+  uint64_t scalars[NH_MAX_RANKS];
   part(task, task->reduced, comm->rank, &first, &length);
   size_t at = ((size_t)task->reduced * task->piece_count + first) * size;
   sources_of(task, task->reduced, first * size, (const char *)task->send + at, sources);
   char *result = nh_slot(comm->head, comm->nranks, comm->rank, comm->pieces + task->reduced) + first * size;
-  nh_fold(result, sources, comm->nranks, length, task->type, task->redop);
+  nh_fold(result, sources, comm->nranks, length, task->type, task->redop, nh_scalars(task, scalars));
   memcpy((char *)task->recv + at, result, length * size);
   task->known[NH_FILLED] = 0;
   nh_advance(comm, NH_REDUCED, comm->pieces + ++task->reduced);
@@ -143,8 +144,9 @@ static void take(nh_task *task)
   size_t at = (size_t)task->drained * task->piece_count * size, mine = is_parts(task->op) ? (size_t)comm->rank * count * size : 0;
   char *target = (char *)task->recv + at;
   const char *sources[NH_MAX_RANKS];
+  uint64_t scalars[NH_MAX_RANKS];
   sources_of(task, task->drained, mine, (const char *)task->send + at + (task->op == NH_REDUCE_SCATTER ? (size_t)comm->rank * bytes : 0), sources);
-  if (task->op == NH_REDUCE || task->op == NH_REDUCE_SCATTER) nh_fold(target, sources, comm->nranks, count, task->type, task->redop);
+  if (task->op == NH_REDUCE || task->op == NH_REDUCE_SCATTER) nh_fold(target, sources, comm->nranks, count, task->type, task->redop, nh_scalars(task, scalars));
   else if (task->op == NH_BROADCAST || task->op == NH_SCATTER) memcpy(target, sources[task->root], count * size);
   else
     for (int rank = 0; rank < comm->nranks; rank++)

@@ -74,7 +74,7 @@ ncclResult_t nh_wait_for(nh_task *task, int await)
 /* ---- reasons to stop waiting ---- */
 
 /* A rank's descriptor of the segment is closed when its process ends, execs or is a zombie; so one look at /proc tells all of it. */
-static bool alive(ncclComm_t comm, int rank)
+bool nh_alive(ncclComm_t comm, int rank)
 {
   int pid, fd;
   char path[64];
@@ -107,6 +107,7 @@ static ncclResult_t give_up(nh_task *task, nh_failure failure, ncclResult_t own)
 {
   ncclComm_t comm = task->comm;
   nh_failure first = failure;
+  if (task->phase == NH_MEETING) return own; /* the communicator may have failed before, and this is about the new one */
   if (task->op != NH_JOIN) first = nh_fail(comm, failure);
   if (task->give_up) {
     nh_verdict verdict = task->give_up(task);
@@ -118,7 +119,7 @@ static ncclResult_t give_up(nh_task *task, nh_failure failure, ncclResult_t own)
     if (state == NH_COMPLETE) return ncclSuccess;
     first = nh_failure_unpack(state);
   }
-  if (comm->failed != ncclSuccess) return nh_error_again(comm);
+  if (comm->failed != ncclSuccess) return nh_recall_error(comm); /* it failed in this very call */
   bool mine = nh_failure_pack(first) == nh_failure_pack(failure) && own != ncclSuccess;
   if (!mine) own = nh_error_failure(comm, first, nh_op_name(task->op));
   nh_comm_failed(comm, own);
@@ -148,7 +149,7 @@ static void name_missing(nh_task *task, char *text, size_t room)
   text[0] = 0;
   for (int rank = 0; rank < comm->nranks; rank++) {
     if (!task->missing(task, rank)) continue;
-    if (used + 100 > room) continue;
+    if (used + 400 > room) continue;
     int pid;
     nh_life life = nh_rank_life(comm->head, rank, &pid, NULL);
     int wrote = snprintf(text + used, room - used, life == NH_EMPTY ? "%srank %d (never seen)" : "%srank %d (pid %d", used ? ", " : "", rank, pid);
@@ -156,9 +157,11 @@ static void name_missing(nh_task *task, char *text, size_t room)
     if (life == NH_EMPTY) continue;
     uint64_t round = nh_last_round(comm, rank);
     const nh_call *call = &nh_rank_at(comm->head, rank)->call[round & 1];
-    if (round) wrote = snprintf(text + used, room - used, ", last in %s, its call %lu)", nh_op_name(call->op), (unsigned long)call->seq + 1);
-    else wrote = snprintf(text + used, room - used, ", no call yet)");
+    if (round) wrote = snprintf(text + used, room - used, ", last in %s, its call %lu", nh_op_name(call->op), (unsigned long)call->seq + 1);
+    else wrote = snprintf(text + used, room - used, ", no call yet");
     used += (size_t)wrote;
+    used += nh_describe_elsewhere(comm, rank, text + used, room - used);
+    used += (size_t)snprintf(text + used, room - used, ")");
   }
 }
 
@@ -180,11 +183,10 @@ static ncclResult_t too_late(nh_task *task, double timeout)
 
 static void warn(nh_task *task)
 {
-  char names[2048], host[64] = "";
-  gethostname(host, sizeof host - 1);
+  char names[2048];
   name_missing(task, names, sizeof names);
-  fprintf(stderr, "%s:%d:%d [%d] NCCL WARN %s on rank %d of %d, call %lu: waiting for %s since %.0f s\n", host, getpid(), gettid(),
-          task->comm->device, nh_op_name(task->op), task->comm->rank, task->comm->nranks, (unsigned long)task->seq + 1, names, WARN_AFTER);
+  nh_warn_always(task->comm->device, "%s on rank %d of %d, call %lu: waiting for %s since %.0f s", nh_op_name(task->op), task->comm->rank,
+                 task->comm->nranks, (unsigned long)task->seq + 1, names, WARN_AFTER);
 }
 
 /* What can be seen in shared memory alone. */
@@ -192,11 +194,15 @@ static ncclResult_t look(nh_task *task)
 {
   ncclComm_t comm = task->comm;
   if (held_back(task)) return ncclSuccess;
+  if (nh_comm_revoked(comm) && task->op != NH_SPLIT && task->op != NH_SHRINK && task->op != NH_JOIN)
+    return give_up(task, (nh_failure){nickelKindAborted, ncclRemoteError, comm->rank, comm->rank},
+                   nh_error(ncclInvalidUsage, nickelKindAborted, "%s on rank %d of %d was ended by ncclCommRevoke", nh_op_name(task->op), comm->rank,
+                            comm->nranks));
   if (nh_comm_aborted(comm))
     return give_up(task, (nh_failure){nickelKindRemote, ncclRemoteError, comm->rank, comm->rank},
                    nh_error(ncclInvalidUsage, nickelKindAborted, "%s on rank %d of %d was ended by ncclCommAbort", nh_op_name(task->op), comm->rank,
                             comm->nranks));
-  if (task->op != NH_JOIN) {
+  if (task->op != NH_JOIN && task->phase != NH_MEETING) {
     nh_failure failure = nh_failed_with(comm);
     if (failure.kind) return give_up(task, failure, ncclSuccess);
   }
@@ -205,7 +211,7 @@ static ncclResult_t look(nh_task *task)
     if (!task->missing(task, rank)) continue;
     nobody = false;
     if (nh_rank_life(comm->head, rank, NULL, NULL) >= NH_CLOSED && task->missing(task, rank)) return peer_gone(task, rank);
-    if (task->op < NH_SEND && nh_passed_zero(comm, rank, task->seq, task->round)) {
+    if (task->op < NH_SEND && task->phase == NH_POSTED && nh_passed_zero(comm, rank, task->seq, task->round)) {
       nh_failure failure = {nickelKindMismatch, ncclInvalidUsage, rank, comm->rank};
       return give_up(task, failure, nh_error_failure(comm, failure, nh_op_name(task->op)));
     }
@@ -220,13 +226,22 @@ static ncclResult_t look_round(nh_task *task, double waited, bool interrupted)
   ncclComm_t comm = task->comm;
   if (held_back(task)) return ncclSuccess;
   for (int rank = 0; rank < comm->nranks; rank++)
-    if ((task->op == NH_JOIN || task->missing(task, rank)) && !alive(comm, rank)) return peer_gone(task, rank);
+    if ((task->op == NH_JOIN || task->missing(task, rank)) && !nh_alive(comm, rank)) return peer_gone(task, rank);
   if (interrupted)
     return give_up(task, (nh_failure){nickelKindInterrupted, ncclInvalidUsage, comm->rank, comm->rank},
                    nh_error(ncclInvalidUsage, nickelKindInterrupted, "%s on rank %d of %d was interrupted", nh_op_name(task->op), comm->rank, comm->nranks));
   double timeout = timeout_of(comm);
   if (timeout > 0 && waited >= timeout) return too_late(task, timeout);
   return ncclSuccess;
+}
+
+
+static ncclResult_t look_for_cycle(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  if (task->op == NH_JOIN || held_back(task) || !nh_in_cycle(comm)) return ncclSuccess;
+  nh_failure failure = {nickelKindDeadlock, ncclInvalidUsage, comm->rank, comm->rank};
+  return give_up(task, failure, ncclSuccess);
 }
 
 
@@ -238,13 +253,18 @@ typedef struct {
   bool several;                 /* communicators wait */
   int spins;
   double start, looked;         /* 0: not yet */
-  bool warned;
+  bool interrupted, warned;
+  bool asleep;                  /* in nh_sleep, which needs the communicator: nothing is left until it has returned */
+  bool published;               /* other ranks can see what this one waits for */
 } nh_loop;
 
-static void finish(nh_task *task, ncclResult_t result)
+static void finish(nh_loop *loop, nh_task *task, ncclResult_t result)
 {
   task->result = result;
   if (result != ncclSuccess) nh_error_hold(true);
+  nh_trace(task);
+  if (loop->published) nh_wait_over(task);
+  if (!loop->asleep) nh_left(loop->tasks, task);
 }
 
 /* One step for each; true if any moved. */
@@ -261,10 +281,11 @@ static bool pass(nh_loop *loop)
     if (before == ncclSuccess) {
       task->moved = false;
       result = task->step(task);
+      if (result == ncclSuccess && task->then) result = task->then(task);
       moved = moved || task->moved;
     }
     if (result != ncclInProgress) {
-      finish(task, result);
+      finish(loop, task, result);
       moved = true;
       continue;
     }
@@ -286,18 +307,29 @@ static void look_at_all(nh_loop *loop, bool round)
 {
   double now = round ? nh_now() : 0;
   int (*check)(void) = nh_interrupt();
-  bool interrupted = round && check && check() != 0;
+  if (round && check && check() != 0) loop->interrupted = true; /* asked once, kept until it has ended the wait */
   for (nh_task *task = loop->tasks; task; task = task->next) {
     if (task->result != ncclInProgress || (task->lane && task->lane->result == ncclInProgress)) continue;
     ncclResult_t result = look(task);
-    if (result == ncclSuccess && round) result = look_round(task, now - loop->start, interrupted);
-    if (result != ncclSuccess) finish(task, result);
+    if (result == ncclSuccess && round) result = look_round(task, now - loop->start, loop->interrupted);
+    if (result == ncclSuccess && round) result = look_for_cycle(task);
+    if (result != ncclSuccess) finish(loop, task, result);
     else if (round && !loop->warned && now - loop->start >= WARN_AFTER) {
       warn(task);
       loop->warned = true;
     }
   }
-  if (round) loop->looked = now;
+  if (round) {
+    loop->looked = now;
+    nh_wait_begins(loop->tasks);
+    loop->published = true;
+  }
+}
+
+static void leave_finished(nh_task *tasks)
+{
+  for (nh_task *task = tasks; task; task = task->next)
+    if (task->result != ncclInProgress) nh_left(tasks, task);
 }
 
 static void relax(void)
@@ -320,7 +352,10 @@ static void idle(nh_loop *loop, int turns)
     return;
   }
   nh_task *first = loop->pending;
+  loop->asleep = true;
   nh_sleep(first->comm, loop->npending > 1 ? NH_ON_ANY : first->await, nothing_moves, loop, loop->several ? SHORT_NAP : NAP);
+  loop->asleep = false;
+  leave_finished(loop->tasks);
   look_at_all(loop, nh_now() - loop->looked >= LOOK_ROUND);
 }
 
@@ -328,11 +363,16 @@ ncclResult_t nh_run(nh_task *tasks)
 {
   nh_loop loop = {.tasks = tasks, .spins = tasks->comm->spins};
   int turns = 0;
+  leave_finished(tasks); /* sends to oneself are over before */
   for (;;) {
     bool moved = pass(&loop);
     if (!loop.pending) break;
     turns = moved ? 0 : turns + 1;
-    if (moved) loop.start = 0; /* deadlines are for waiting, not for work */
+    if (moved) {
+      loop.start = 0; /* deadlines are for waiting, not for work */
+      for (nh_task *task = tasks; task && loop.published; task = task->next) nh_wait_over(task);
+      loop.published = false;
+    }
     if (turns) idle(&loop, turns - 1);
   }
   nh_error_hold(false);

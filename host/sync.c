@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -141,8 +142,9 @@ nh_verdict nh_decide(ncclComm_t comm, uint64_t round, nh_verdict verdict)
   return in_force;
 }
 
-void nh_finish_direct(ncclComm_t comm, uint64_t direct)
+void nh_finish_direct(ncclComm_t comm, uint64_t direct, bool spoiled)
 {
+  if (spoiled) atomic_store(&comm->head->spoiled, direct); /* pairs with nh_spoiled; before the others can see this rank finished */
   atomic_store_explicit(&nh_rank_at(comm->head, comm->rank)->done, direct, memory_order_release); /* pairs with nh_finished_rank */
   uint64_t before = atomic_fetch_add(&comm->head->finished, 1); /* pairs with nh_finished: what I wrote to peers is there */
   if (before + 1 == (uint64_t)comm->nranks * direct) nh_wake(comm, NH_ON_VERDICT);
@@ -151,6 +153,11 @@ void nh_finish_direct(ncclComm_t comm, uint64_t direct)
 bool nh_finished(ncclComm_t comm, uint64_t direct)
 {
   return atomic_load_explicit(&comm->head->finished, memory_order_acquire) >= (uint64_t)comm->nranks * direct;
+}
+
+bool nh_spoiled(ncclComm_t comm, uint64_t direct)
+{
+  return atomic_load(&comm->head->spoiled) == direct;
 }
 
 bool nh_finished_rank(ncclComm_t comm, int rank, uint64_t direct)
@@ -237,8 +244,9 @@ uint64_t nh_pair_pieces(nh_pair *pair, bool sender)
   return atomic_load_explicit(sender ? &pair->filled : &pair->drained, memory_order_acquire);
 }
 
-void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message)
+void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message, bool spoiled)
 {
+  if (spoiled) atomic_store(&pair->spoiled, message); /* pairs with nh_pair_is_spoiled */
   atomic_store(&pair->copied, message); /* pairs with nh_pair_is_copied */
   nh_wake(comm, NH_ON_RANK + comm->rank);
 }
@@ -246,6 +254,60 @@ void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message)
 bool nh_pair_is_copied(nh_pair *pair, uint64_t message)
 {
   return atomic_load_explicit(&pair->copied, memory_order_acquire) >= message;
+}
+
+bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message)
+{
+  return atomic_load(&pair->spoiled) == message;
+}
+
+
+/* ---- meetings, signals, waits ---- */
+
+void nh_meet(ncclComm_t comm, nh_meet_kind kind, uint64_t number, const void *data, size_t size)
+{
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  memcpy(mine->told[kind][number & 1], data, size);
+  atomic_store(&mine->met[kind], number); /* pairs with nh_met */
+  nh_wake(comm, NH_ON_ANY);
+}
+
+const char *nh_met(ncclComm_t comm, int rank, nh_meet_kind kind, uint64_t number)
+{
+  nh_rank *peer = nh_rank_at(comm->head, rank);
+  if (atomic_load_explicit(&peer->met[kind], memory_order_acquire) < number) return NULL; /* pairs with nh_meet */
+  return peer->told[kind][number & 1];
+}
+
+/* What was put before it is there for whoever sees the signal. */
+void nh_signal(ncclComm_t comm, nh_pair *pair, int index)
+{
+  atomic_fetch_add(&pair->signals[index], 1); /* pairs with nh_signals */
+  nh_wake(comm, NH_ON_RANK + comm->rank);
+}
+
+uint64_t nh_signals(nh_pair *pair, int index)
+{
+  return atomic_load_explicit(&pair->signals[index], memory_order_acquire);
+}
+
+/* kind 4 bits, peer 12, number 48: numbers are compared in these bits only, and a call in a nanosecond takes three days to use them up. */
+void nh_set_waits(ncclComm_t comm, nh_wait wait)
+{
+  uint64_t word = wait.kind ? (uint64_t)wait.kind << 60 | (uint64_t)wait.peer << 48 | (wait.number & 0xffffffffffff) : 0;
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->waits, word); /* pairs with nh_waits */
+}
+
+nh_wait nh_waits(ncclComm_t comm, int rank)
+{
+  uint64_t word = atomic_load(&nh_rank_at(comm->head, rank)->waits);
+  return (nh_wait){.kind = (int)(word >> 60), .peer = (int)(word >> 48 & 0xfff), .number = word & 0xffffffffffff};
+}
+
+bool nh_claim_cycle(ncclComm_t comm)
+{
+  uint32_t expected = 0;
+  return atomic_compare_exchange_strong(&comm->head->cycle_by, &expected, (uint32_t)comm->rank + 1);
 }
 
 
@@ -293,14 +355,19 @@ void nh_comm_guard(ncclComm_t comm, bool valid)
   atomic_store_explicit(&comm->guard, valid ? NH_GUARD : 0, memory_order_release);
 }
 
-bool nh_comm_enter(ncclComm_t comm)
+/* token: an address that stands for one call or group. True also if that has entered before. */
+bool nh_comm_enter(ncclComm_t comm, const void *token)
 {
-  return atomic_exchange(&comm->busy, 1) == 0; /* pairs with nh_comm_leave; sequentially consistent for nh_comm_set_aborted */
+  uintptr_t expected = 0;
+  if (atomic_compare_exchange_strong(&comm->busy, &expected, (uintptr_t)token)) return true; /* pairs with nh_comm_leave */
+  return expected == (uintptr_t)token;
 }
 
-void nh_comm_leave(ncclComm_t comm)
+/* Leaves if it was this token that entered. */
+void nh_comm_leave(ncclComm_t comm, const void *token)
 {
-  atomic_store_explicit(&comm->busy, 0, memory_order_release); /* pairs with nh_comm_enter and nh_comm_inside */
+  uintptr_t expected = (uintptr_t)token;
+  atomic_compare_exchange_strong(&comm->busy, &expected, 0); /* pairs with nh_comm_enter and nh_comm_inside */
 }
 
 bool nh_comm_inside(ncclComm_t comm)
@@ -321,6 +388,28 @@ void nh_comm_set_aborted(ncclComm_t comm, bool aborted)
 bool nh_comm_aborted(ncclComm_t comm)
 {
   return atomic_load_explicit(&comm->aborted, memory_order_acquire) != 0;
+}
+
+/* Revoking ends the call of another thread like aborting does, but the handle stays. */
+void nh_comm_set_revoked(ncclComm_t comm, bool revoked)
+{
+  atomic_store(&comm->revoked, revoked); /* pairs with nh_comm_revoked */
+}
+
+bool nh_comm_revoked(ncclComm_t comm)
+{
+  return atomic_load_explicit(&comm->revoked, memory_order_acquire) != 0;
+}
+
+/* Written by the worker before it leaves the communicator, and by whoever hands it work. */
+void nh_comm_set_async(ncclComm_t comm, ncclResult_t state)
+{
+  atomic_store_explicit(&comm->async, state, memory_order_release); /* pairs with nh_comm_async */
+}
+
+ncclResult_t nh_comm_async(ncclComm_t comm)
+{
+  return atomic_load_explicit(&comm->async, memory_order_acquire);
 }
 
 static _Atomic(int (*)(void)) interrupt_check;

@@ -1,0 +1,125 @@
+/* Ranks that wait for each other: each tells what it is blocked in, and whoever finds that the tellings form a ring ends it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A blocked rank is blocked until all tasks of its call or group are done, so one peer that does not come is enough to hold it, and each rank
+ * names one such peer. Following these names from rank to rank ends at a rank that is not blocked, or comes round. A ring is a deadlock if
+ * every name in it is still true and no rank in it has moved on in between: nobody in the ring can do anything then but wait. The names are
+ * read twice, with the truth looked up in between, so that a ring seen while it dissolved is not taken for one.
+ * Across communicators a rank's thread is only seen as blocked "elsewhere"; the deadline ends that, and its text says where.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "host.h"
+
+static int missing_rank(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  for (int rank = 0; rank < comm->nranks; rank++)
+    if (rank != comm->rank && task->missing(task, rank)) return rank;
+  return -1;
+}
+
+typedef struct { const char *text; const ncclComm_t here; } nh_telling;
+
+static void tell(ncclComm_t comm, void *argument)
+{
+  const nh_telling *telling = argument;
+  if (comm == telling->here || nh_comm_revoked(comm)) return;
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  snprintf(mine->doing, sizeof mine->doing, "%s", telling->text);
+}
+
+/* Called ten times a second while a wait lasts. The text goes to the other communicators of this process; with ranks as threads there is no
+   telling which of those are this thread's, so only then not. */
+void nh_wait_begins(nh_task *tasks)
+{
+  nh_task *task = tasks;
+  int peer = -1;
+  for (; task; task = task->next) {
+    if (task->result != ncclInProgress || task->op == NH_JOIN || task->phase == NH_START || task->phase == NH_MEETING) continue;
+    if ((peer = missing_rank(task)) >= 0) break;
+  }
+  if (peer < 0) return;
+  ncclComm_t comm = task->comm;
+  nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
+  if (comm->told_doing) return;
+  comm->told_doing = true;
+  char text[200];
+  snprintf(text, sizeof text, "blocked in %s of another communicator, for its rank %d of %d", nh_op_name(task->op), peer, comm->nranks);
+  nh_telling telling = {text, comm};
+  if (!comm->one_process) nh_comm_each(tell, &telling);
+}
+
+static void over(ncclComm_t comm)
+{
+  if (!nh_comm_valid(comm) || !comm->head || !comm->told_doing) return;
+  comm->told_doing = false;
+  nh_set_waits(comm, (nh_wait){0});
+  nh_telling nothing = {"", comm};
+  if (!comm->one_process) nh_comm_each(tell, &nothing);
+}
+
+void nh_wait_over(nh_task *task)
+{
+  if (!task->home) return;
+  over(task->comm);
+  if (task->home != task->comm) over(task->home);
+}
+
+/* Does the rank really wait for that peer, by what can be seen of both? */
+static bool is_true(ncclComm_t comm, int rank, nh_wait wait)
+{
+  int op = wait.kind - 1;
+  if (op < NH_SEND) return nh_posted(comm, rank, wait.number) && !nh_posted(comm, wait.peer, wait.number);
+  if (op == NH_SEND || op == NH_RECV) {
+    bool sends = op == NH_SEND;
+    nh_pair *pair = nh_pair_at(comm->head, comm->nranks, sends ? rank : wait.peer, sends ? wait.peer : rank);
+    return nh_pair_posted(pair, sends, wait.number) && !nh_pair_posted(pair, !sends, wait.number);
+  }
+  return op == NH_WAIT;
+}
+
+static bool same(nh_wait a, nh_wait b)
+{
+  return a.kind == b.kind && a.peer == b.peer && a.number == b.number;
+}
+
+/* The ring that starts and ends at this rank; its length, or 0. */
+static int ring(ncclComm_t comm, int *ranks, nh_wait *waits)
+{
+  int n = 0, rank = comm->rank;
+  do {
+    nh_wait wait = nh_waits(comm, rank);
+    if (!wait.kind || wait.peer >= comm->nranks || !is_true(comm, rank, wait) || n == comm->nranks) return 0;
+    ranks[n] = rank;
+    waits[n++] = wait;
+    rank = wait.peer;
+  } while (rank != comm->rank);
+  for (int i = 0; i < n; i++)
+    if (!same(waits[i], nh_waits(comm, ranks[i])) || !is_true(comm, ranks[i], waits[i])) return 0;
+  return n;
+}
+
+bool nh_in_cycle(ncclComm_t comm)
+{
+  int ranks[NH_MAX_RANKS];
+  nh_wait waits[NH_MAX_RANKS];
+  int n = comm->nranks > 1 ? ring(comm, ranks, waits) : 0;
+  if (!n || !nh_claim_cycle(comm)) return false;
+  size_t used = 0, room = sizeof comm->head->cycle;
+  for (int i = 0; i < n && used + 80 < room; i++)
+    used += (size_t)snprintf(comm->head->cycle + used, room - used, "%srank %d in %s for rank %d", i ? ", " : "", ranks[i], nh_op_name(waits[i].kind - 1),
+                             waits[i].peer);
+  return true;
+}
+
+/* For the text of a deadline: where a missing rank is, if in another communicator. */
+size_t nh_describe_elsewhere(ncclComm_t comm, int rank, char *text, size_t room)
+{
+  char doing[sizeof nh_rank_at(comm->head, rank)->doing];
+  memcpy(doing, nh_rank_at(comm->head, rank)->doing, sizeof doing);
+  doing[sizeof doing - 1] = 0;
+  if (!*doing) return 0;
+  return (size_t)snprintf(text, room, ", %s", doing);
+}

@@ -1,0 +1,63 @@
+/* NICKEL_FAULT: faults on order, to see how a program takes them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One or more of these, with ; between them. Calls are counted from 1, on each communicator of the rank.
+ *   kill:rank=2,call=17             the process gets SIGKILL
+ *   delay:rank=1,call=3,ms=500      the call starts so much later
+ *   refuse:rank=0,call=5,result=3   the call returns that result at once
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "host.h"
+
+typedef enum { KILL, DELAY, REFUSE } nh_fault_kind;
+typedef struct { nh_fault_kind kind; int rank, extra; uint64_t call; } nh_fault_order;
+
+enum { MOST = 64 };
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static nh_fault_order orders[MOST];
+static int norders;
+
+static bool parse(const char *text, nh_fault_order *order)
+{
+  unsigned long call;
+  int end = -1;
+  if (sscanf(text, "kill:rank=%d,call=%lu%n", &order->rank, &call, &end) == 2 && end > 0) order->kind = KILL;
+  else if (sscanf(text, "delay:rank=%d,call=%lu,ms=%d%n", &order->rank, &call, &order->extra, &end) == 3 && end > 0) order->kind = DELAY;
+  else if (sscanf(text, "refuse:rank=%d,call=%lu,result=%d%n", &order->rank, &call, &order->extra, &end) == 3 && end > 0) order->kind = REFUSE;
+  else return false;
+  order->call = call;
+  return text[end] == 0;
+}
+
+static void read_orders(void)
+{
+  const char *text = getenv("NICKEL_FAULT");
+  char *copy = text ? strdup(text) : NULL, *rest = NULL;
+  if (!copy) return;
+  for (char *one = strtok_r(copy, "; ", &rest); one; one = strtok_r(NULL, "; ", &rest)) {
+    if (norders < MOST && parse(one, &orders[norders])) norders++;
+    else nh_warn_always(0, "NICKEL_FAULT: '%s' is not understood; it is kill:rank=R,call=K or delay:rank=R,call=K,ms=M or refuse:rank=R,call=K,result=C", one);
+  }
+  free(copy);
+}
+
+ncclResult_t nh_fault(ncclComm_t comm, const char *call)
+{
+  pthread_once(&once, read_orders);
+  uint64_t number = ++comm->calls;
+  for (int i = 0; i < norders; i++) {
+    const nh_fault_order *order = &orders[i];
+    if (order->rank != comm->rank || order->call != number) continue;
+    if (order->kind == KILL) raise(SIGKILL);
+    if (order->kind == REFUSE)
+      return nh_error(order->extra, nickelKindNone, "%s on rank %d, call %lu: refused, as NICKEL_FAULT says", call, comm->rank, (unsigned long)number);
+    struct timespec time = {.tv_sec = order->extra / 1000, .tv_nsec = order->extra % 1000 * 1000000L};
+    nanosleep(&time, NULL);
+  }
+  return ncclSuccess;
+}

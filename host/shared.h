@@ -1,0 +1,145 @@
+/* What ranks share: the drawing of the segment, word by word. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef NH_SHARED_H
+#define NH_SHARED_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "../cdef/all.h"
+#include "../cdef/nickel.h"
+
+/*
+ * The segment of one communicator: one memfd, made by ncclGetUniqueId, grown by the ranks that join (README.md, "The segment").
+ *
+ *   0            nh_header                      4 KiB   who made it, how many ranks, state, rounds
+ *   NH_RANKS_AT  nh_rank[n]                     4 KiB each   written by its rank, read by all
+ *                inline slots  [n][2]           NH_INLINE each   small contributions, by parity of the round
+ *                staging slots [n][NH_SLOTS]    NH_SLOT each     pieces of large contributions
+ *                nh_pair[n][n]                  768 B each       send/recv: row = sender, column = receiver
+ *                pair slots    [n][n][NH_SLOTS] NH_PAIR_SLOT each, reserved at first use
+ */
+enum {
+  NH_LAYOUT = 1,                /* changes with every change of what is drawn here */
+  NH_PAGE = 4096,
+  NH_RANKS_AT = NH_PAGE,
+  NH_INLINE = 8192,             /* largest contribution that travels beside its call */
+  NH_SMALL = 32,                /* largest that fits into the call's own cache line */
+  NH_SLOT = 65536,
+  NH_PAIR_SLOT = 32768,
+  NH_SLOTS = 4,
+  NH_SIGNALS = 4,               /* signal counters per pair of ranks */
+  NH_TOLD = 192,                /* bytes that a rank brings to a meeting */
+  NH_MAX_RANKS = 4096
+};
+enum { NH_PREMULSUM = ncclNumOps };     /* the reduction of every operation that ncclRedOpCreatePreMulSum made */
+#define NH_MAGIC UINT64_C(0x6c656b63696e68ff)
+
+typedef enum {
+  NH_ALL_REDUCE, NH_BROADCAST, NH_REDUCE, NH_ALL_GATHER, NH_REDUCE_SCATTER, NH_ALL_TO_ALL, NH_GATHER, NH_SCATTER,
+  NH_FINALIZE, NH_SPLIT, NH_GROW, NH_WINDOW,      /* these are rounds, too; the last three gather what ranks tell each other */
+  NH_SEND, NH_RECV, NH_PUT, NH_WAIT,              /* from here on with one peer */
+  NH_SHRINK, NH_JOIN
+} nh_op;
+
+/* Where a buffer lies, as its owner tells its peers. */
+typedef struct {
+  uint64_t address;             /* in the owner's address space */
+  uint64_t arena;               /* inode of the arena's memfd; 0: not in ncclMemAlloc memory */
+  uint64_t offset;              /* bytes from the arena's start */
+  int32_t fd;                   /* the arena's descriptor in the owner */
+  uint32_t epoch;               /* how many arenas the owner has freed: a change means that peers look at what they mapped */
+} nh_place;
+
+/* One call as its rank posts it. Plain memory: written before the post, read after the verdict (or by the last to arrive). */
+typedef struct {
+  uint64_t seq;                 /* calls of this rank on this communicator before this one */
+  uint64_t count;
+  int16_t op, type;
+  int32_t redop, root;          /* -1 where the operation has none */
+  int32_t unused;
+  char small[NH_SMALL];         /* small contributions; the scalar of a PreMulSum */
+  nh_place send, recv;
+} nh_call;
+
+/* Life of a rank, the low byte of nh_rank.owner. A rank only moves down this list. */
+typedef enum { NH_EMPTY, NH_CLAIMED, NH_JOINED, NH_CLOSED, NH_ABORTED } nh_life;
+
+/* Counters of a rank's progress in a staged transfer; they only grow, over the communicator's whole life. */
+typedef enum { NH_FILLED, NH_REDUCED, NH_DRAINED, NH_COUNTERS } nh_counter;
+
+/* What a blocked rank waits for: the verdict of a round, or a peer's part of a message. 0: it does not wait. */
+typedef struct { int kind, peer; uint64_t number; } nh_wait;
+
+/* Meetings are for what rounds cannot do: telling each other something although the communicator has failed or without some of its ranks. */
+typedef enum { NH_MEET_ALL, NH_MEET_SOME, NH_MEETS } nh_meet_kind;
+
+typedef struct {
+  /* owner: pid << 32 | descriptor of the segment in that process << 8 | nh_life. Writer: the rank. Readers: all. */
+  _Alignas(64) _Atomic uint64_t owner;
+  int32_t device;               /* plain: written between claim and join */
+  int32_t version;
+  /* Written by this rank, read by all. */
+  _Alignas(64) _Atomic uint64_t round;         /* last round posted */
+  _Atomic uint64_t zero_seq;                   /* 1 + seq of the last call with count 0 */
+  _Atomic uint64_t done;                       /* last direct round in which this rank has stopped touching its peers' memory */
+  _Alignas(64) _Atomic uint64_t counter[NH_COUNTERS];
+  /* asleep: what the rank sleeps for (nh_await); written by the rank. bell: the futex it sleeps on; written by whoever wakes it. */
+  _Alignas(64) _Atomic uint32_t asleep;
+  _Atomic uint32_t bell;
+  _Alignas(64) nh_call call[2];                /* by parity of the round */
+  /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle. */
+  _Alignas(64) _Atomic uint64_t waits;
+  _Atomic uint64_t met[NH_MEETS];              /* last meeting of each kind that the rank has come to */
+  char told[NH_MEETS][2][NH_TOLD];          /* what it brought, by parity of the meeting */
+  char doing[256];                             /* where the rank's thread is blocked, if in another communicator; for texts only */
+} nh_rank;
+
+typedef struct {
+  uint64_t magic;
+  uint32_t layout;
+  int32_t version;
+  uint8_t nonce[16];
+  int32_t maker;
+  _Atomic uint32_t nranks;                     /* 0 until the first rank joins; set once */
+  /* state: NH_OPEN, NH_COMPLETE or a failure (nh_failure_word). Set once, by compare-and-swap from NH_OPEN, whoever comes first. */
+  _Alignas(64) _Atomic uint64_t state;
+  _Atomic uint32_t joined;
+  _Atomic uint32_t other_nranks;               /* what a rank asked for that was not nranks; by that rank before it sets state */
+  /* failure: 0 or the first final failure after init. Set once, by compare-and-swap. */
+  _Atomic uint64_t failure;
+  _Alignas(64) _Atomic uint64_t arrivals;      /* posts of all ranks in all rounds: nranks * j when round j is full */
+  _Alignas(64) _Atomic uint64_t verdict[2];    /* round << 8 | nh_verdict, by parity of the round */
+  _Alignas(64) _Atomic uint64_t finished;      /* like arrivals, for the end of direct rounds */
+  _Atomic uint64_t spoiled;                    /* a direct round in which a rank could not do its share; the communicator has failed with it */
+  _Alignas(64) _Atomic uint32_t sleepers;      /* how many ranks are about to sleep or asleep */
+  _Atomic uint32_t cycle_by;                   /* 1 + the rank that has found a cycle of blocked ranks and describes it */
+  char cycle[1024];                            /* that text; by cycle_by before it sets `failure` */
+} nh_header;
+
+enum { NH_OPEN = 0, NH_COMPLETE = 1 };
+typedef enum { NH_UNDECIDED = 0, NH_GO = 1, NH_MISMATCH = 2, NH_FAILED = 3 } nh_verdict;
+
+/* One direction between two ranks. Message numbers m start at 1; everything with two entries goes by parity of m. */
+typedef struct {
+  _Alignas(64) _Atomic uint64_t sent;          /* last message posted by the sender; partner of `received` */
+  _Atomic uint64_t filled;                     /* pieces put into slots, over all messages; by the sender */
+  _Alignas(64) _Atomic uint64_t received;      /* last message posted by the receiver */
+  _Atomic uint64_t drained;                    /* pieces taken out; by the receiver */
+  _Atomic uint64_t copied;                     /* last message of a direct transfer that is over; by the side that copied */
+  _Atomic uint64_t spoiled;                    /* a message that it could not copy */
+  _Alignas(64) _Atomic uint64_t verdict[2];    /* m << 8 | nh_verdict */
+  _Alignas(64) _Atomic uint64_t signals[NH_SIGNALS]; /* signals given by the sender, ever */
+  _Alignas(64) nh_call send[2], recv[2];       
+} nh_pair;
+
+_Static_assert(sizeof(nh_header) <= NH_PAGE && sizeof(nh_rank) <= NH_PAGE, "the drawing above");
+_Static_assert(sizeof(nh_call) == 128 && sizeof(nh_pair) == 768, "the drawing above");
+
+/* A failure in one word: kind, result code, the rank it is about, the rank that found it. Never 0 or 1. */
+typedef struct { int kind, code, rank, by; } nh_failure;
+
+#endif
