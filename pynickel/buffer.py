@@ -1,0 +1,236 @@
+"""From the objects of a call to addresses, a count and a type: the shortcuts for the usual objects, and the way for all others.
+
+`count` is NCCL's: elements that one rank contributes, or receives. A buffer of `times` ranks holds times * count of them.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import sys
+from numbers import Integral
+from typing import Any
+
+from ._nccl import ffi
+from ._numpy import CHARS, NOWHERE
+from .enums import DTYPES, ITEMSIZE, DataType, as_dtype, dtype_name, unsupported
+from .errors import OverlapError
+from .layout import DEVICE, HOST, View
+
+from_buffer = ffi.from_buffer
+LIMIT = 1 << 64  # of an address
+MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still have 63 bits
+ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
+numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
+
+Located = tuple[int, int, DataType, Any]
+Pair = tuple[int, int, int, DataType, Any]
+
+
+def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, name: str) -> Located:
+    """Address, count, type, and what keeps the memory alive. `memory` is what the library works on: HOST, DEVICE, or BOTH."""
+    if type(buffer) is ndarray and count is None and dtype is None and memory is not DEVICE:
+        try:
+            keep = from_buffer(CHARS, buffer, writable)
+            return keep - NOWHERE, buffer.size, numpy_dtypes[buffer.dtype], keep
+        except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
+            pass
+    elif type(buffer) is int and type(count) is int and type(dtype) is DataType:
+        if 0 < buffer < LIMIT and 0 <= count <= MOST:
+            return buffer, count, dtype, None
+    view = look(buffer, name, writable, memory)
+    element = element_of(dtype, [(name, view)])
+    number = count_of(count, element, [(name, view, 1)])
+    return view.address, number, element, view.keep
+
+
+def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any) -> Pair:
+    """Both addresses, count, type, and what keeps the memory alive, for two buffers of one size; in place they are one."""
+    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
+        try:
+            element = numpy_dtypes[send.dtype]
+            size = send.size
+            if numpy_dtypes[recv.dtype] is element and recv.size == size:
+                kept = from_buffer(CHARS, send)
+                keep = from_buffer(CHARS, recv, True)
+                s = kept - NOWHERE
+                r = keep - NOWHERE
+                nbytes = recv.nbytes
+                if r - nbytes >= s or s >= r + nbytes or s == r:
+                    return s, r, size, element, (kept, keep)
+        except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
+            pass
+    return pair(memory, send, recv, count, dtype, 1, 1, 0)
+
+
+def pair(memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None) -> Pair:
+    """The same for a send buffer that holds `a` ranks' parts and a receive buffer that holds `b`.
+
+    The in-place form is that recv starts `shift` parts after send (None: there is none); any other overlap is refused.
+    """
+    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
+        element = numpy_dtypes.get(send.dtype)
+        size = send.size
+        if element is not None and numpy_dtypes.get(recv.dtype) is element and size * b == recv.size * a and size % a == 0:
+            try:
+                kept = from_buffer(CHARS, send)
+                keep = from_buffer(CHARS, recv, True)
+            except ValueError:  # not contiguous or read-only: told in words there
+                return described(memory, send, recv, count, dtype, a, b, shift)
+            s = kept - NOWHERE
+            r = keep - NOWHERE
+            if r - send.nbytes < s < r + recv.nbytes:
+                check_apart(s, r, send.nbytes // a, a, b, shift)
+            return s, r, size // a, element, (kept, keep)
+    elif type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType:
+        if 0 < send < LIMIT and 0 < recv < LIMIT and 0 <= count <= MOST:
+            check_apart(send, recv, count * ITEMSIZE[dtype], a, b, shift)
+            return send, recv, count, dtype, None
+    return described(memory, send, recv, count, dtype, a, b, shift)
+
+
+def described(memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None) -> Pair:
+    """The same for any objects, with every refusal in words."""
+    sent = look(send, "send", False, memory)
+    received = look(recv, "recv", True, memory)
+    element = element_of(dtype, [("send", sent), ("recv", received)])
+    number = count_of(count, element, [("send", sent, a), ("recv", received, b)])
+    check_apart(sent.address, received.address, number * ITEMSIZE[element], a, b, shift)
+    return sent.address, received.address, number, element, (sent.keep, received.keep)
+
+
+def look(obj: Any, name: str, writable: bool, memory: str) -> View:
+    """The memory of an object, by the first protocol that it speaks."""
+    view = speak(obj, name, writable)
+    if memory == HOST and view.where == DEVICE:
+        raise ValueError(
+            f"{name} ({type(obj).__name__}) is {view.place}, and the loaded library works on host memory. Copy it to a NumPy "
+            "array, or load NVIDIA's or AMD's library"
+        )
+    if memory == DEVICE and view.where == HOST and view.dtype is not None:
+        from . import driver
+
+        driver.refuse_plain_memory(view.address, f"{name} ({type(obj).__name__})")
+    return view
+
+
+def speak(obj: Any, name: str, writable: bool) -> View:
+    """Ask for each protocol in turn; the first line is for what has several and is best asked by its own."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(obj, numpy.ndarray):
+        return remember(numpy.ndarray, obj, name, writable)
+    if isinstance(obj, (bool, float, complex, str, type)) or obj is None:
+        raise TypeError(f"{name} must be a buffer or the address of one, not {obj!r}")
+    if isinstance(obj, (int, Integral)):
+        return pointer(int(obj), name)
+    if isinstance(obj, ffi.CData) and ffi.typeof(obj).kind == "pointer":
+        return pointer(int(ffi.cast("uintptr_t", obj)), name)
+    if hasattr(obj, "__cuda_array_interface__"):
+        from . import _cuda_array_interface
+
+        return _cuda_array_interface.read(obj, name, writable)
+    if hasattr(obj, "__dlpack__"):
+        from . import _dlpack
+
+        return _dlpack.read(obj, name, writable)
+    from . import _pybuffer
+
+    if (memory := _pybuffer.view_of(obj)) is not None:
+        return _pybuffer.read(obj, memory, name, writable)
+    if hasattr(obj, "__array_interface__"):
+        from . import _array_interface
+
+        return _array_interface.read(obj, name, writable)
+    raise TypeError(
+        f"{name} must be an int address or an object with DLPack, an array interface or the buffer protocol, "
+        f"not {type(obj).__name__}; a list or a frame becomes an array by numpy.asarray"
+    )
+
+
+def remember(array_type: Any, obj: Any, name: str, writable: bool) -> View:
+    """A NumPy array; from the next time on its class and its type take the shortcut."""
+    global ndarray
+    from . import _numpy
+
+    view = _numpy.read(obj, name, writable)
+    ndarray = array_type
+    if (known := dtype_name(view.dtype)) in DTYPES:
+        numpy_dtypes[view.dtype] = DTYPES[known]
+    return view
+
+
+def pointer(address: int, name: str) -> View:
+    """A bare address."""
+    if not 0 <= address < LIMIT:
+        raise ValueError(f"{name} {address} is no address: it must be at least 0 and below 2**64")
+    return View(address, 0, None)
+
+
+def element_of(dtype: Any, views: list[tuple[str, View]]) -> DataType:
+    """The one type that the caller and the buffers agree on."""
+    given = None if dtype is None else as_dtype(dtype)
+    known = [(name, view) for name, view in views if view.dtype is not None]
+    for name, view in known:
+        if given is None or view.raw not in (1, ITEMSIZE[given]):
+            own = DTYPES.get(dtype_name(view.dtype))
+            if own is None:
+                raise unsupported(dtype_name(view.dtype) or str(view.dtype), f"{name}'s dtype")
+            if given is not None and own is not given:
+                where = "dtype=" if name == known[0][0] else f"{known[0][0]} or dtype="
+                raise ValueError(f"{name} holds {own.name}, but {where} says {given.name}; view one of them as the other's type")
+            given = own
+    if given is None:
+        raise TypeError(f"dtype= is needed with bare addresses: one of {', '.join(DataType.__members__)}")
+    return given
+
+
+def count_of(count: Any, element: DataType, views: list[tuple[str, View, int]]) -> int:
+    """The one count that the caller and the buffers agree on."""
+    number = None if count is None else checked_count(count)
+    exact = number is None
+    for name, view, times in views:
+        if view.dtype is None:
+            continue
+        elements, rest = divmod(view.nbytes, ITEMSIZE[element])
+        if rest:
+            raise ValueError(f"{name} has {view.nbytes} bytes, no whole number of {element.name} elements")
+        if number is None:
+            number = share(elements, times, name)
+        elif elements < number * times or (exact and elements != number * times):
+            needs = f"{times} ranks times {number} elements" if times > 1 else f"{number} elements"
+            raise ValueError(f"{name} has {elements} elements, but {needs} are needed" + ("" if exact else " by count="))
+    if number is None:
+        raise TypeError("count= is needed with bare addresses: the number of elements of one rank")
+    for name, view, _ in views:
+        if number > 0 and view.address == 0:
+            raise ValueError(f"{name} is 0 (NULL), but {number} elements are to be moved")
+    return number
+
+
+def share(elements: int, times: int, name: str) -> int:
+    """One rank's part of a buffer that holds all ranks' parts."""
+    if elements % times:
+        padded = -(-elements // times) * times
+        raise ValueError(f"{name} has {elements} elements, no multiple of {times} ranks; pad it to {padded}")
+    return elements // times
+
+
+def checked_count(count: Any) -> int:
+    """A count that the caller gave."""
+    if isinstance(count, bool) or not hasattr(count, "__index__"):
+        raise TypeError(f"count must be an int, not {type(count).__name__} {count!r}")
+    number = int(count.__index__())
+    if not 0 <= number <= MOST:
+        raise ValueError(f"count must be at least 0 and below 2**60, not {number}")
+    return number
+
+
+def check_apart(s: int, r: int, nbytes: int, a: int, b: int, shift: int | None) -> None:
+    """Refuse an overlap that is not the in-place form; nbytes is one rank's part."""
+    apart = r - s
+    if not -b * nbytes < apart < a * nbytes or (shift is not None and apart == shift * nbytes):
+        return
+    form = "this operation has no in-place form" if shift is None else f"in place, recv would be at {s + shift * nbytes:#x}"
+    raise OverlapError(
+        f"send ({s:#x}, {a * nbytes} bytes) and recv ({r:#x}, {b * nbytes} bytes) overlap; {form}"
+        + (f" or send at {r - shift * nbytes:#x}" if shift else "")
+    )

@@ -1,0 +1,58 @@
+"""The few questions that only the CUDA driver can answer; asked only where a CUDA library is in use."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from . import search
+from .errors import CudaError
+
+SUCCESS, INVALID_VALUE, NOT_READY = 0, 1, 600
+MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent")
+
+
+@cache
+def driver() -> Any:
+    """libcuda, or None where there is no driver."""
+    try:
+        found = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return found if all(hasattr(found, name) for name in NEEDED) else None
+
+
+def in_process() -> bool:
+    """Whether something in this process, NCCL for one, has loaded the driver."""
+    return bool(search.mapped(r"libcuda\.so(\.[\d.]+)?"))
+
+
+def is_done(stream: int) -> bool:
+    """Whether the work queued on a stream has ended."""
+    found = driver()
+    code = found.cuStreamQuery(ctypes.c_void_p(stream)) if found else SUCCESS
+    if code not in (SUCCESS, NOT_READY):
+        raise CudaError(f"cuStreamQuery of stream {stream:#x} failed with CUresult {code}", code=code, function="cuStreamQuery")
+    return bool(code == SUCCESS)
+
+
+def refuse_plain_memory(address: int, name: str) -> None:
+    """Raise if CUDA does not know the memory; pinned, managed and device memory it knows."""
+    found = driver()
+    kind = ctypes.c_uint(0)
+    if found and found.cuPointerGetAttribute(ctypes.byref(kind), MEMORY_TYPE, ctypes.c_uint64(address)) == INVALID_VALUE:
+        raise ValueError(f"{name} is plain host memory, which NCCL cannot reach from a GPU; pass device, managed or pinned memory")
+
+
+def use_device(device: int) -> None:
+    """Make a device the current one of this thread, as cudaSetDevice does."""
+    found = driver()
+    if found is None:
+        return
+    context = ctypes.c_void_p()
+    code = found.cuInit(0) or found.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or found.cuCtxSetCurrent(context)
+    if code != SUCCESS:
+        raise CudaError(f"device {device} cannot be used: CUresult {code}; is there such a GPU?", code=code, device=device)

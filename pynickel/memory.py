@@ -1,0 +1,92 @@
+"""Memory from ncclMemAlloc, which NCCL moves fastest; it lives as long as anything looks at it."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ._nccl import ffi, lib
+from .enums import DataType, as_dtype
+from .library import Library, get_library, load
+
+MOST = (1 << 63) - 1
+NUMPY_NAMES = {DataType.bfloat16: "bfloat16", DataType.float8e4m3: "float8_e4m3fn", DataType.float8e5m2: "float8_e5m2"}
+
+
+class Memory:
+    """A block of `nbytes` at `address`, freed when it and every view of it are gone.
+
+    On the CPU library NumPy views it (`numpy.asarray(memory)` is its bytes); on a GPU it offers the CUDA array interface.
+    """
+
+    def __init__(self, nbytes: int, library: Library, shape: tuple[int, ...], typestr: str) -> None:
+        self.library = library
+        self.nbytes = nbytes
+        out = ffi.new("void **")
+        library.check(lib.ncclMemAlloc(library.table, out, max(nbytes, 1)), "ncclMemAlloc")
+        # The last view drops the block, wherever that happens; freeing is local and waits for nobody.
+        self._block = ffi.gc(out[0], lambda block: lib.ncclMemFree(library.table, block))
+        self.address = int(ffi.cast("uintptr_t", out[0]))
+        # The array interface of the side on which the memory is; the other one must not seem to exist.
+        side = "__array_interface__" if library.kind == "host" else "__cuda_array_interface__"
+        interface = {"shape": shape, "typestr": typestr, "strides": None, "data": (self.address, False), "version": 3}
+        setattr(self, side, interface)
+
+    def __repr__(self) -> str:
+        return f"<Memory of {self.nbytes} bytes at {self.address:#x}, {self.library.kind} library>"
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+
+def mem_alloc(nbytes: int, *, library: str | os.PathLike[str] | Library | None = None) -> Memory:
+    """Bytes from ncclMemAlloc: host memory with the CPU library, memory of the current device with the others."""
+    return Memory(checked_size(nbytes, "nbytes"), chosen(library), (nbytes,), "|u1")
+
+
+def empty(shape: int | Sequence[int], dtype: Any = DataType.float32, *, library: str | os.PathLike[str] | Library | None = None) -> Any:
+    """An uninitialised array in memory from ncclMemAlloc.
+
+    With the CPU library a NumPy array (bfloat16 and the float8 types need ml_dtypes); with the others a Memory of this
+    shape for CuPy, torch or Numba.
+    """
+    found = chosen(library)
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    dims = tuple(checked_size(size, "shape") for size in sizes)
+    element = as_dtype(dtype)
+    nbytes = checked_size(prod(dims) * element.itemsize, "the size in bytes")
+    if found.kind != "host":
+        return Memory(nbytes, found, dims, typestr(element))
+    import numpy
+
+    if element in NUMPY_NAMES:
+        import ml_dtypes
+
+        kind = numpy.dtype(getattr(ml_dtypes, NUMPY_NAMES[element]))
+    else:
+        kind = numpy.dtype(element.name)
+    return numpy.asarray(Memory(nbytes, found, (nbytes,), "|u1")).view(kind).reshape(dims)
+
+
+def typestr(element: DataType) -> str:
+    """The array interface's name of a type; those it has no name for are told as unsigned integers of their size."""
+    kind = "u" if element in NUMPY_NAMES else {"i": "i", "u": "u", "f": "f"}[element.name[0]]
+    return f"{'|' if element.itemsize == 1 else '<'}{kind}{element.itemsize}"
+
+
+def chosen(library: str | os.PathLike[str] | Library | None) -> Library:
+    """The library to allocate from."""
+    return get_library() if library is None else load(library)
+
+
+def checked_size(size: Any, name: str) -> int:
+    """A size that the caller gave."""
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise TypeError(f"{name} must be an int, not {type(size).__name__} {size!r}")
+    number = int(size.__index__())
+    if not 0 <= number <= MOST:
+        raise ValueError(f"{name} must be at least 0 and below 2**63, not {number}")
+    return number

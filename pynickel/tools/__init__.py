@@ -1,0 +1,2 @@
+"""The commands of `pynickel`."""
+# SPDX-License-Identifier: Apache-2.0

@@ -1,0 +1,41 @@
+"""Fixtures for all tests: the CPU library is the default one, whatever the machine has."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import recorder
+
+import pynickel
+
+
+@pytest.fixture(autouse=True, scope="session")
+def host_by_default() -> Iterator[None]:
+    """Tests and the processes that they start use the CPU library unless they say otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYNICKEL_LIBRARY", "host")
+        patch.delenv("NCCL_DEBUG", raising=False)
+        yield
+
+
+@pytest.fixture
+def comm() -> Iterator[pynickel.Communicator]:
+    """A communicator of one rank on the CPU library."""
+    made = pynickel.Communicator(1, pynickel.UniqueId.create("host"), 0, library="host", timeout=5)
+    yield made
+    made.abort()
+
+
+@pytest.fixture(scope="session")
+def recorder_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a library that does nothing but note its calls."""
+    return recorder.build(tmp_path_factory.mktemp("recorder"))
+
+
+@pytest.fixture
+def recording(recorder_path: Path) -> recorder.Recorder:
+    """That library with empty notes."""
+    return recorder.Recorder(recorder_path)
