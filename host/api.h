@@ -22,6 +22,8 @@
     if (tried_ != ncclSuccess) return nh_group_note(tried_);                                                                              \
   } while (0)
 
+/* api_init.c: for calls that return at once on a non-blocking communicator, and do not say that they are in progress. */
+ncclResult_t nh_still_running(ncclResult_t result);
 /* api_init.c: every way to a new communicator ends there. */
 ncclResult_t nh_init_rank(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank, int device, const ncclConfig_t *config);
 

@@ -7,6 +7,12 @@
 
 static bool encryption_asked;   /* ncclSetEncryption was given a key: there is no TLS here, so inits fail, as in NCCL's own builds without it */
 
+/* These say success while they go on in the background, as in NCCL. */
+ncclResult_t nh_still_running(ncclResult_t result)
+{
+  return nh_group_note(result == ncclInProgress ? ncclSuccess : result);
+}
+
 ncclResult_t nh_init_rank(const char *function, ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank, int device, const ncclConfig_t *config)
 {
   nh_task task;
@@ -36,6 +42,7 @@ API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t *comm, int nranks, int ra
 {
   ENSURE(ids, "ncclCommInitRankScalable: the pointer to the ids is NULL");
   ENSURE(nids >= 1 && nids <= nranks, "ncclCommInitRankScalable: the number of ids is %d, must be 1 to nranks, %d", nids, nranks);
+  for (int i = 1; i < nids; i++) nh_segment_unneeded((const uint8_t *)ids[i].internal);
   return nh_init_rank("ncclCommInitRankScalable", comm, nranks, &ids[0], rank, 0, config);
 }
 
@@ -76,7 +83,7 @@ API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t
   else TRY(nh_comm_check(comm, "ncclCommSplit"));
   ENSURE(color >= 0 || color == NCCL_SPLIT_NOCOLOR, "ncclCommSplit: the color is %d, must be 0 or more, or NCCL_SPLIT_NOCOLOR", color);
   TRY(nh_settings_from(config, &comm->settings, &settings, "ncclCommSplit"));
-  return nh_group_note(nh_split(comm, color, key, newcomm, settings));
+  return nh_still_running(nh_split(comm, color, key, newcomm, settings));
 }
 
 static int by_number(const void *a, const void *b)
@@ -105,7 +112,7 @@ API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *exclude, int nexclude, n
   bool *excluded = calloc((size_t)comm->nranks, sizeof *excluded);
   if (!excluded) FAIL(ncclSystemError, nickelKindMemory, "ncclCommShrink: no memory");
   for (int i = 0; i < nexclude; i++) excluded[exclude[i]] = true;
-  return nh_group_note(nh_shrink(comm, excluded, newcomm, settings));
+  return nh_still_running(nh_shrink(comm, excluded, newcomm, settings));
 }
 
 API(ncclResult_t, ncclCommGetUniqueId, ncclComm_t comm, ncclUniqueId *id)
@@ -128,7 +135,7 @@ API(ncclResult_t, ncclCommGrow, ncclComm_t comm, int nranks, const ncclUniqueId 
   ENSURE(rank == -1, "ncclCommGrow: rank is %d, a member of the communicator keeps its own and passes -1", rank);
   ENSURE(nranks > comm->nranks && nranks <= NH_MAX_RANKS, "ncclCommGrow: nranks is %d, must be above the %d that there are", nranks, comm->nranks);
   TRY(nh_settings_from(config, &comm->settings, &settings, "ncclCommGrow"));
-  return nh_group_note(nh_grow(comm, nranks, id, newcomm, settings));
+  return nh_still_running(nh_grow(comm, nranks, id, newcomm, settings));
 }
 
 

@@ -6,7 +6,7 @@
 
 static ncclResult_t query(ncclComm_t comm, const char *function, const int *field, int *out)
 {
-  TRY(nh_comm_exists(comm, function));
+  TRY(nh_comm_check_end(comm, function));
   ENSURE(out, "%s: the pointer to the result is NULL", function);
   *out = *field;
   return ncclSuccess;
@@ -58,7 +58,7 @@ API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void *buffer, size_t 
 
 API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handle)
 {
-  TRY(nh_comm_exists(comm, "ncclCommDeregister"));
+  TRY(nh_comm_check_end(comm, "ncclCommDeregister"));
   return handle ? nh_group_note(nh_deregister(comm, handle)) : ncclSuccess;
 }
 
@@ -72,18 +72,18 @@ API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void *buffer, size_t 
   ENSURE((flags & ~known) == 0, "ncclCommWindowRegister: flags are %d, which has unknown bits", flags);
   ENSURE((uintptr_t)buffer % NCCL_WIN_REQUIRED_ALIGNMENT == 0, "ncclCommWindowRegister: the buffer is at %p, must be at a multiple of %d", buffer,
          NCCL_WIN_REQUIRED_ALIGNMENT);
-  return nh_group_note(nh_window_register(comm, buffer, size, window));
+  return nh_still_running(nh_window_register(comm, buffer, size, window));
 }
 
 API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t window)
 {
-  TRY(nh_comm_exists(comm, "ncclCommWindowDeregister"));
+  TRY(nh_comm_check_end(comm, "ncclCommWindowDeregister"));
   return window ? nh_group_note(nh_window_deregister(comm, window)) : ncclSuccess;
 }
 
 API(ncclResult_t, ncclWinGetUserPtr, ncclComm_t comm, ncclWindow_t window, void **pointer)
 {
-  TRY(nh_comm_exists(comm, "ncclWinGetUserPtr"));
+  TRY(nh_comm_check_end(comm, "ncclWinGetUserPtr"));
   ENSURE(pointer, "ncclWinGetUserPtr: the pointer to the result is NULL");
   *pointer = window ? nh_window_pointer(comm, window) : NULL;
   ENSURE(*pointer || !window, "ncclWinGetUserPtr: %p is not a window of this communicator", (void *)window);
@@ -105,7 +105,7 @@ API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar, ncclD
 
 API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
 {
-  TRY(nh_comm_exists(comm, "ncclRedOpDestroy"));
+  TRY(nh_comm_check_end(comm, "ncclRedOpDestroy"));
   return nh_group_note(nh_op_destroy(comm, op));
 }
 
@@ -122,7 +122,7 @@ API(ncclResult_t, ncclCommSuspend, ncclComm_t comm, int flags)
 
 API(ncclResult_t, ncclCommResume, ncclComm_t comm)
 {
-  TRY(nh_comm_exists(comm, "ncclCommResume"));
+  TRY(nh_comm_check_end(comm, "ncclCommResume"));
   if (!comm->suspended) FAIL(ncclInvalidUsage, nickelKindNone, "ncclCommResume: the communicator is not suspended");
   comm->suspended = false;
   return ncclSuccess;
@@ -143,7 +143,7 @@ API(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uin
 
 API(ncclResult_t, ncclCommQueryProperties, ncclComm_t comm, ncclCommProperties_t *properties)
 {
-  TRY(nh_comm_exists(comm, "ncclCommQueryProperties"));
+  TRY(nh_comm_check_end(comm, "ncclCommQueryProperties"));
   ENSURE(properties, "ncclCommQueryProperties: the pointer to the properties is NULL");
   unsigned version = properties->version;
   if (properties->magic != NCCL_API_MAGIC || version > NCCL_VERSION_CODE || version < 22902)

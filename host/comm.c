@@ -1,8 +1,8 @@
-/* The life of a communicator: joining, the checks before a call, destroying, aborting, revoking. */
+/* The life of a communicator: making its handle, the checks before a call, destroying, aborting, revoking. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The memory of a communicator's handle is kept for the next one and never given back, so a stale handle is told by its guard and is
- * not a stray pointer. Joining is a task like any other: claim a place, reserve its memory, arrive, wait until all have arrived.
+ * not a stray pointer. Joining is a task like any other (join.c).
  */
 #include <math.h>
 #include <stdio.h>
@@ -36,19 +36,22 @@ static ncclComm_t take_handle(void)
   return comm ? comm : calloc(1, sizeof *comm);
 }
 
-static void give_handle(ncclComm_t comm)
+/* What belongs to a handle stays with it until it is used again: a call that comes too late may still look at it. */
+static void empty_handle(ncclComm_t comm)
 {
   free(comm->sent);
   free(comm->paired);
   free(comm->last);
   free(comm->record);
+  free(comm->meetings);
   nh_ops_free(comm);
   nh_registrations_free(comm);
   nh_windows_free(comm);
-  comm->sent = NULL;
-  comm->paired = NULL;
-  comm->last = NULL;
-  comm->record = NULL;
+  memset(comm, 0, sizeof *comm);
+}
+
+static void give_handle(ncclComm_t comm)
+{
   nh_lock();
   for (ncclComm_t *at = &living; *at; at = &(*at)->alive)
     if (*at == comm) {
@@ -62,117 +65,25 @@ static void give_handle(ncclComm_t comm)
   nh_unlock();
 }
 
+void nh_comm_detach(ncclComm_t comm)
+{
+  nh_segment *segment = comm->segment;
+  nh_lock(); /* for nh_comm_each */
+  comm->head = NULL;
+  comm->segment = NULL;
+  nh_unlock();
+  nh_segment_drop(segment);
+}
+
 static void leave(ncclComm_t comm, nh_life life)
 {
   if (!comm->segment) return;
   if (life != NH_EMPTY) nh_rank_leave(comm, life);
-  comm->head = NULL;
-  nh_segment_drop(comm->segment);
-  comm->segment = NULL;
+  nh_comm_detach(comm);
 }
 
 
-/* ---- joining ---- */
-
-static ncclResult_t declare_failed(nh_task *task, int kind, ncclResult_t code)
-{
-  ncclComm_t comm = task->comm;
-  nh_state_set(comm->head, nh_failure_pack((nh_failure){kind, code, comm->rank, comm->rank}));
-  nh_wake(comm, NH_ON_ANY);
-  return code;
-}
-
-static ncclResult_t place_taken(nh_task *task)
-{
-  ncclComm_t comm = task->comm;
-  int pid;
-  uint64_t state = nh_state(comm->head);
-  nh_rank_life(comm->head, comm->rank, &pid, NULL);
-  if (state != NH_OPEN)
-    return nh_error(ncclInvalidUsage, nickelKindIdReused,
-                    "rank %d of %d: this unique id has been used, a communicator was made from it or failed to be; make a new id for every communicator",
-                    comm->rank, comm->nranks);
-  declare_failed(task, nickelKindDuplicateRank, ncclInvalidUsage);
-  return nh_error(ncclInvalidUsage, nickelKindDuplicateRank,
-                  "two callers say that they are rank %d of %d (pid %d and pid %d): give every process or thread its own rank", comm->rank, comm->nranks,
-                  pid, getpid());
-}
-
-/* What those who wait in init are told. */
-static ncclResult_t init_failed(nh_task *task, nh_failure failure)
-{
-  ncclComm_t comm = task->comm;
-  int other, set = nh_join_sizes(comm->head, &other), pid;
-  nh_rank_life(comm->head, failure.rank, &pid, NULL);
-  if (failure.kind == nickelKindWorldSize)
-    return nh_error(ncclInvalidUsage, failure.kind, "rank %d was told that there are %d ranks, another was told %d: pass the same nranks everywhere, and make a new id",
-                    comm->rank, set, other);
-  if (failure.kind == nickelKindDuplicateRank)
-    return nh_error(ncclInvalidUsage, failure.kind, "rank %d of %d: two callers said that they are rank %d: give every process or thread its own rank", comm->rank,
-                    comm->nranks, failure.rank);
-  return nh_error_failure(comm, failure, "ncclCommInitRank");
-}
-
-static ncclResult_t join(nh_task *task)
-{
-  ncclComm_t comm = task->comm;
-  ncclResult_t result = nh_segment_open(task->id, comm->nranks, comm->rank, &comm->segment);
-  if (result != ncclSuccess) return result;
-  nh_header *head = comm->head = comm->segment->head;
-  if (!nh_join_claim(head, comm->rank, comm->segment->fd)) {
-    result = place_taken(task);
-    nh_segment_drop(comm->segment);
-    comm->segment = NULL;
-    return result;
-  }
-  nh_failure failure = nh_failure_unpack(nh_state(head));
-  if (failure.kind) return init_failed(task, failure);
-  result = nh_segment_reserve_rank(comm->segment, comm->nranks, comm->rank);
-  if (result != ncclSuccess) return declare_failed(task, nickelKindMemory, result);
-  nh_rank_at(head, comm->rank)->device = comm->device;
-  nh_rank_at(head, comm->rank)->version = NCCL_VERSION_CODE;
-  if (nh_join_arrive(head, comm->nranks, comm->rank, comm->segment->fd)) nh_wake(comm, NH_ON_ANY);
-  task->phase = NH_POSTED;
-  return ncclInProgress;
-}
-
-static void complete(ncclComm_t comm)
-{
-  comm->one_process = true;
-  for (int rank = 0; rank < comm->nranks; rank++) {
-    int pid;
-    nh_rank_life(comm->head, rank, &pid, NULL);
-    comm->one_process = comm->one_process && pid == getpid();
-  }
-  comm->ready = true;
-}
-
-static ncclResult_t join_step(nh_task *task)
-{
-  ncclComm_t comm = task->comm;
-  if (task->phase == NH_START) {
-    task->moved = true;
-    ncclResult_t result = join(task);
-    if (result != ncclInProgress) return result;
-  }
-  uint64_t state = nh_state(comm->head);
-  if (state == NH_OPEN) return nh_wait_for(task, NH_ON_ANY);
-  task->moved = true;
-  if (state != NH_COMPLETE) return init_failed(task, nh_failure_unpack(state));
-  complete(comm);
-  return ncclSuccess;
-}
-
-static bool not_joined(nh_task *task, int rank)
-{
-  return task->phase == NH_POSTED && nh_rank_life(task->comm->head, rank, NULL, NULL) < NH_JOINED;
-}
-
-/* The last to arrive completes it; if that one was stopped or killed just before, everybody else can. */
-static void all_joined(nh_task *task)
-{
-  if (task->phase == NH_POSTED) nh_state_set(task->comm->head, NH_COMPLETE);
-}
+/* ---- making ---- */
 
 static bool allocate(ncclComm_t comm)
 {
@@ -188,6 +99,7 @@ static bool allocate(ncclComm_t comm)
   return true;
 }
 
+/* In an empty handle. */
 static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings settings)
 {
   static uint64_t serials;
@@ -200,18 +112,9 @@ static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings
   comm->nranks = nranks;
   comm->rank = rank;
   comm->device = device;
-  comm->segment = NULL;
-  comm->head = NULL;
   comm->timeout = nh_timeout_here();
   comm->spins = nranks > nh_cores() ? 20 : 1000;
   comm->settings = settings;
-  comm->seq = comm->round = comm->pieces = comm->directs = comm->calls = 0;
-  memset(comm->meetings, 0, sizeof comm->meetings);
-  comm->ready = comm->finalized = comm->one_process = comm->suspended = comm->told_doing = false;
-  comm->failed = ncclSuccess;
-  comm->worker = NULL;
-  nh_comm_set_revoked(comm, false);
-  nh_comm_set_async(comm, ncclSuccess);
 }
 
 void nh_comm_dispose(ncclComm_t comm)
@@ -229,7 +132,10 @@ static void joined(nh_task *task)
     nh_info(comm->device, "ncclCommInitRank: rank %d of %d is complete, %s", comm->rank, comm->nranks, comm->one_process ? "in one process" : "in several processes");
     return;
   }
-  if (!comm->settings.blocking) return;
+  if (!comm->settings.blocking) {
+    if (comm->failed == ncclSuccess) comm->failed = task->result;
+    return;
+  }
   *task->out = NULL;
   nh_comm_dispose(comm);
 }
@@ -238,14 +144,15 @@ static void joined(nh_task *task)
 ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device, nh_settings settings)
 {
   ncclComm_t comm = take_handle();
+  if (comm) empty_handle(comm);
   if (comm) reset(comm, nranks, rank, device, settings);
   if (!comm || !allocate(comm)) {
     if (comm) give_handle(comm);
     return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator of %d ranks", nranks);
   }
-  nh_comm_set_aborted(comm, false);
   nh_comm_guard(comm, true);
-  *task = (nh_task){.comm = comm, .serial = comm->serial, .op = NH_JOIN, .step = join_step, .missing = not_joined, .nobody_missing = all_joined, .result = ncclInProgress, .end = joined, .out = out};
+  *task = (nh_task){.comm = comm, .serial = comm->serial, .end = joined, .out = out};
+  nh_join_prepare(task);
   memcpy(task->id, id, sizeof task->id);
   *out = comm;
   return ncclSuccess;
@@ -272,7 +179,7 @@ static ncclResult_t check_idle(ncclComm_t comm, const char *function)
   if (state == ncclInProgress)
     return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is in progress: poll ncclCommGetAsyncError until it says ncclSuccess", function);
   if (state != ncclSuccess && comm->failed == ncclSuccess) return nh_recall_error(comm);
-  if (!comm->ready) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
+  if (!comm->ready && comm->failed == ncclSuccess) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
   return ncclSuccess;
 }
 

@@ -27,7 +27,7 @@ static const nh_field fields[] = {
   FIELD(maxP2pPeers, 23000, 1, INT_MAX),
   FIELD(graphStreamOrdering, 23005, 0, 1),
   FIELD(launchOrderImplicit, 23100, 0, 1),
-  FIELD(numRmaSig, 23100, 0, INT_MAX),
+  FIELD(numRmaSig, 23100, 0, NH_SIGNALS),
   FIELD(rmaEagerInit, 23100, 0, 1),
   FIELD(hostCftMode, 23100, 1, 3),
 };
@@ -44,7 +44,8 @@ static ncclResult_t check(const ncclConfig_t *config, const char *function)
     return nh_error(ncclInvalidArgument, nickelKindNone, "%s: %s in the config is %d, must be %d to %d", function, fields[i].name, value, fields[i].low,
                     fields[i].high);
   }
-  int mode = config->nvlsHostMode, bits = ncclNvlsHostModeDisableTransport | ncclNvlsHostModeDisableSymmetricMultimem;
+  if (config->version < 21700) return ncclSuccess;
+  int mode = config->version < 23203 ? NCCL_CONFIG_UNDEF_INT : config->nvlsHostMode, bits = ncclNvlsHostModeDisableTransport | ncclNvlsHostModeDisableSymmetricMultimem;
   if (mode != NCCL_CONFIG_UNDEF_INT && mode != ncclNvlsHostModeDisable && (mode & ~bits))
     return nh_error(ncclInvalidArgument, nickelKindNone, "%s: nvlsHostMode in the config is %d, which has unknown bits", function, mode);
   if (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->minCTAs > config->maxCTAs)
@@ -57,7 +58,7 @@ static void apply(const ncclConfig_t *config, nh_settings *settings)
 {
   const char *text = getenv("NCCL_COMM_BLOCKING");
   if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->version >= 21400) settings->blocking = config->blocking;
-  if (config->numRmaSig != NCCL_CONFIG_UNDEF_INT) settings->signals = config->numRmaSig < NH_SIGNALS ? config->numRmaSig : NH_SIGNALS;
+  if (config->numRmaSig != NCCL_CONFIG_UNDEF_INT && config->version >= 23100) settings->signals = config->numRmaSig;
   if (text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) settings->blocking = *text == '1';
 }
 

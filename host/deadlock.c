@@ -2,7 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A blocked rank is blocked until all tasks of its call or group are done, so one peer that does not come is enough to hold it, and each rank
- * names one such peer. Following these names from rank to rank ends at a rank that is not blocked, or comes round. A ring is a deadlock if
+ * names one such peer; but only if it has nothing left to post itself, for what others wait for may stand behind another task of its group.
+ * Following these names from rank to rank ends at a rank that is not blocked, or comes round. A ring is a deadlock if
  * every name in it is still true and no rank in it has moved on in between: nobody in the ring can do anything then but wait. The names are
  * read twice, with the truth looked up in between, so that a ring seen while it dissolved is not taken for one.
  * Across communicators a rank's thread is only seen as blocked "elsewhere"; the deadline ends that, and its text says where.
@@ -30,6 +31,14 @@ static void tell(ncclComm_t comm, void *argument)
   snprintf(mine->doing, sizeof mine->doing, "%s", telling->text);
 }
 
+/* Tasks behind others of their lane, and those that go on as something else. */
+static bool more_to_post(const nh_task *tasks)
+{
+  for (; tasks; tasks = tasks->next)
+    if (tasks->result == ncclInProgress && (tasks->phase == NH_START || tasks->then)) return true;
+  return false;
+}
+
 /* Called ten times a second while a wait lasts. The text goes to the other communicators of this process; with ranks as threads there is no
    telling which of those are this thread's, so only then not. */
 void nh_wait_begins(nh_task *tasks)
@@ -42,7 +51,7 @@ void nh_wait_begins(nh_task *tasks)
   }
   if (peer < 0) return;
   ncclComm_t comm = task->comm;
-  nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
+  if (!more_to_post(tasks)) nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
   if (comm->told_doing) return;
   comm->told_doing = true;
   char text[200];

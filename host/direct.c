@@ -70,8 +70,9 @@ static void fold_share(nh_task *task, char *const *sends, char *const *targets, 
   for (size_t at = first; at < last; at += step) {
     size_t count = last - at < step ? last - at : step;
     for (int rank = 0; rank < task->comm->nranks; rank++) sources[rank] = sends[rank] + at * size;
-    nh_fold(targets[0] + at * size, sources, task->comm->nranks, count, task->type, task->redop, nh_scalars(task, scalars));
-    for (int i = 1; i < ntargets; i++) memcpy(targets[i] + at * size, targets[0] + at * size, count * size);
+    nh_fold_both(targets[0] + at * size, targets[ntargets > 1] + at * size, sources, task->comm->nranks, count, task->type, task->redop,
+                 nh_scalars(task, scalars));
+    for (int i = 2; i < ntargets; i++) memcpy(targets[i] + at * size, targets[0] + at * size, count * size);
   }
 }
 

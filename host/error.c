@@ -87,6 +87,12 @@ ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *d
   int pid = 0;
   nh_life life = nh_rank_life(comm->head, failure.rank, &pid, NULL);
   ncclResult_t code = (ncclResult_t)failure.code;
+  if (failure.rank == comm->rank && failure.by == comm->rank) {
+    const char *by = failure.kind == nickelKindInterrupted ? "was interrupted" : failure.kind == nickelKindAborted ? "was ended by ncclCommRevoke"
+                   : failure.kind == nickelKindRemote && nh_comm_aborted(comm) ? "was ended by ncclCommAbort" : NULL;
+    int kind = failure.kind == nickelKindInterrupted ? nickelKindInterrupted : nickelKindAborted;
+    if (by) return nh_error(ncclInvalidUsage, kind, "%s on rank %d of %d %s", doing, comm->rank, comm->nranks, by);
+  }
   const char *end = life == NH_ABORTED ? "has aborted its communicator" : life == NH_CLOSED ? "has closed its communicator" : "has ended";
   if (failure.kind == nickelKindRemote)
     code = nh_error(code, failure.kind, "%s on rank %d of %d: rank %d (pid %d) %s; the communicator has failed: abort it and make a new one",

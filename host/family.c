@@ -14,14 +14,22 @@ typedef struct {
   ncclComm_t parent, child, *out;
   nh_settings settings;
   bool meet;                    /* the parent cannot have a round */
-  nh_meet_kind kind;
   const bool *excluded;         /* by rank of the parent; NULL: nobody. Owned */
   int nranks, rank, leader;     /* of the new communicator; leader is its rank 0 in the parent */
+  int *members;                 /* ranks in the parent by rank in the new one; new ones of a grow are not in it */
+  int nmembers;
+  uint64_t mark;                /* names this split (shrink, grow) among those of the parent */
+  ncclResult_t (*join)(nh_task *);
   int mine[2];                  /* color and key */
   ncclUniqueId id;
   size_t size;                  /* bytes that each rank tells at this stage */
   char *all;                    /* what all have told */
 } nh_family;
+
+static ncclResult_t no_memory(void)
+{
+  return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator");
+}
 
 static bool takes_part(const nh_family *family, int rank)
 {
@@ -34,9 +42,13 @@ static void end(nh_task *task)
   if (task->op == NH_JOIN) {
     ncclResult_t result = task->result;
     if (result == ncclSuccess) *family->out = family->child;
-    else nh_comm_dispose(family->child);
+    else {
+      if (family->parent->head) nh_set_not_joined(family->parent, family->mark);
+      nh_comm_dispose(family->child);
+    }
   }
   free((bool *)family->excluded);
+  free(family->members);
   free(family->all);
   free(family);
 }
@@ -44,20 +56,45 @@ static void end(nh_task *task)
 
 /* ---- telling each other ---- */
 
+/*
+ * The name of a meeting: who takes part, and how often just these have met. All that take part have met equally often, since each meeting needs
+ * all of them. What was told stays for one meeting more: the second of a split is reached when all have seen the first, and what comes after a
+ * split or shrink that ended well when all have joined. Even, never 0; 0: no memory.
+ */
+static uint64_t name_of_meeting(nh_family *family)
+{
+  ncclComm_t comm = family->parent;
+  uint64_t who = UINT64_C(0xcbf29ce484222325);
+  for (int rank = 0; rank < comm->nranks; rank++) who = (who ^ (takes_part(family, rank) ? 2u : 1u)) * UINT64_C(0x100000001b3);
+  int place = 0;
+  while (place < comm->nmeetings && comm->meetings[place].who != who) place++;
+  if (place == comm->nmeetings) {
+    void *more = realloc(comm->meetings, ((size_t)place + 1) * sizeof comm->meetings[0]);
+    if (!more) return 0;
+    comm->meetings = more;
+    comm->meetings[place].who = who;
+    comm->meetings[place].times = 0;
+    comm->nmeetings++;
+  }
+  uint64_t times = ++comm->meetings[place].times;
+  return ((who + times) * UINT64_C(0x9e3779b97f4a7c15)) << 1 | 2;
+}
+
 static ncclResult_t meet_step(nh_task *task)
 {
   ncclComm_t comm = task->comm;
   nh_family *family = task->more;
   if (task->phase == NH_START) {
     task->moved = true;
-    task->round = ++comm->meetings[family->kind];
-    nh_meet(comm, family->kind, task->round, task->send, family->size);
+    task->round = name_of_meeting(family);
+    if (!task->round) return no_memory();
+    nh_meet(comm, task->round, task->send, family->size);
     task->phase = NH_MEETING;
   }
   for (int rank = 0; rank < comm->nranks; rank++)
-    if (takes_part(family, rank) && !nh_met(comm, rank, family->kind, task->round)) return nh_wait_for(task, NH_ON_ANY);
+    if (takes_part(family, rank) && !nh_met(comm, rank, task->round)) return nh_wait_for(task, NH_ON_ANY);
   for (int rank = 0; rank < comm->nranks; rank++)
-    if (takes_part(family, rank)) memcpy(family->all + (size_t)rank * family->size, nh_met(comm, rank, family->kind, task->round), family->size);
+    if (takes_part(family, rank)) memcpy(family->all + (size_t)rank * family->size, nh_met(comm, rank, task->round), family->size);
   task->moved = true;
   return ncclSuccess;
 }
@@ -65,7 +102,7 @@ static ncclResult_t meet_step(nh_task *task)
 static bool not_met(nh_task *task, int rank)
 {
   nh_family *family = task->more;
-  return task->phase == NH_MEETING && takes_part(family, rank) && !nh_met(task->comm, rank, family->kind, task->round);
+  return task->phase == NH_MEETING && takes_part(family, rank) && !nh_met(task->comm, rank, task->round);
 }
 
 static void tell(nh_task *task, const void *data, size_t size, ncclResult_t (*then)(nh_task *))
@@ -92,11 +129,42 @@ static void tell(nh_task *task, const void *data, size_t size, ncclResult_t (*th
 
 /* ---- and then ---- */
 
+static ncclResult_t lost(nh_family *family, int member, const char *how)
+{
+  int pid;
+  nh_rank_life(family->parent->head, member, &pid, NULL);
+  nh_error(ncclRemoteError, nickelKindRemote, "rank %d (pid %d) of the communicator that was split, shrunk or grown %s; the new one of %d ranks cannot be made", member,
+           pid, how, family->nranks);
+  nh_error_rank(family->parent, member);
+  return ncclRemoteError;
+}
+
+/* A rank that has not come into the new communicator is looked for in the parent. */
+ncclResult_t nh_family_lost(nh_task *task, int rank)
+{
+  nh_family *family = task->more;
+  if (rank >= family->nmembers || !family->parent->head || nh_rank_life(task->comm->head, rank, NULL, NULL) != NH_EMPTY) return ncclSuccess;
+  int member = family->members[rank];
+  if (nh_not_joined(family->parent, member) == family->mark) return lost(family, member, "could not join the new one");
+  if (nh_rank_life(family->parent->head, member, NULL, NULL) >= NH_CLOSED) return lost(family, member, "has closed it");
+  return nh_alive(family->parent, member) ? ncclSuccess : lost(family, member, "has ended");
+}
+
+/* An id that leads nowhere because its maker is gone. */
+static ncclResult_t join_step(nh_task *task)
+{
+  nh_family *family = task->more;
+  ncclResult_t result = family->join(task);
+  bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_last_kind() == nickelKindIdStale || nh_last_kind() == nickelKindIdReused);
+  return led_nowhere && !nh_alive(family->parent, family->leader) ? lost(family, family->leader, "has ended") : result;
+}
+
 /* The task becomes the joining of the new communicator. */
 static ncclResult_t join(nh_task *task)
 {
   nh_family *family = task->more;
   nh_task next;
+  family->mark = family->meet ? task->round : task->round << 1 | 1;
   memcpy(&family->id, family->all + (size_t)family->leader * family->size, sizeof family->id);
   ncclResult_t result =
     nh_comm_new(&next, &family->child, family->nranks, (const uint8_t *)family->id.internal, family->rank, family->parent->device, family->settings);
@@ -107,6 +175,9 @@ static ncclResult_t join(nh_task *task)
   next.lane = task->lane;
   next.more = family;
   next.end = end;
+  family->join = next.step;
+  next.step = join_step;
+  next.lost = nh_family_lost;
   next.moved = true;
   *task = next;
   return ncclInProgress;
@@ -122,6 +193,23 @@ static ncclResult_t tell_id(nh_task *task)
   }
   tell(task, &family->id, sizeof family->id, join);
   return ncclInProgress;
+}
+
+/* The place of each rank of this color: how many come before it. */
+static bool note_members(nh_family *family, const int (*told)[2])
+{
+  int n = family->parent->nranks;
+  family->members = calloc((size_t)family->nranks, sizeof *family->members);
+  if (!family->members) return false;
+  family->nmembers = family->nranks;
+  for (int rank = 0; rank < n; rank++) {
+    int before = 0;
+    if (told[rank][0] != family->mine[0]) continue;
+    for (int other = 0; other < n; other++)
+      if (told[other][0] == told[rank][0] && (told[other][1] < told[rank][1] || (told[other][1] == told[rank][1] && other < rank))) before++;
+    family->members[before] = rank;
+  }
+  return true;
 }
 
 /* Ranks of one color by key, ties by their rank in the parent. */
@@ -141,6 +229,7 @@ static ncclResult_t sort_colors(nh_task *task)
     if (told[rank][1] < first || (told[rank][1] == first && rank < family->leader)) family->leader = rank;
   }
   if (color == NCCL_SPLIT_NOCOLOR) family->leader = -1;
+  else if (!note_members(family, told)) return no_memory();
   tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
   memset(&family->id, 0, sizeof family->id);
   if (family->leader == comm->rank) {
@@ -160,6 +249,9 @@ static ncclResult_t find_id(nh_task *task)
     if (memcmp(family->all + (size_t)rank * family->size, none, sizeof none) != 0) family->leader = rank;
   if (family->leader < 0)
     return nh_error(ncclInvalidArgument, nickelKindNone, "ncclCommGrow: no rank has passed a unique id: one that belongs to the communicator gets it by ncclCommGetUniqueId");
+  family->members = calloc((size_t)task->comm->nranks, sizeof *family->members);
+  if (!family->members) return no_memory();
+  for (int rank = 0; rank < task->comm->nranks; rank++) family->members[family->nmembers++] = rank;
   return join(task);
 }
 
@@ -169,7 +261,7 @@ static ncclResult_t start(ncclComm_t comm, nh_op op, nh_task *task, ncclComm_t *
   if (family) family->all = calloc((size_t)comm->nranks, sizeof family->id);
   if (!family || !family->all) {
     free(family);
-    return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator");
+    return no_memory();
   }
   family->parent = comm;
   family->out = out;
@@ -187,7 +279,6 @@ ncclResult_t nh_split(ncclComm_t comm, int color, int key, ncclComm_t *out, nh_s
   family->mine[0] = color;
   family->mine[1] = key;
   family->meet = nh_comm_revoked(comm);
-  family->kind = NH_MEET_ALL;
   tell(&task, family->mine, sizeof family->mine, sort_colors);
   return nh_submit(&task);
 }
@@ -203,15 +294,16 @@ ncclResult_t nh_shrink(ncclComm_t comm, const bool *excluded, ncclComm_t *out, n
   nh_family *family = task.more;
   family->excluded = excluded;
   family->meet = true;
-  family->kind = NH_MEET_SOME;
   family->leader = -1;
-  for (int rank = 0; rank < comm->nranks; rank++) {
+  family->members = calloc((size_t)comm->nranks, sizeof *family->members);
+  for (int rank = 0; rank < comm->nranks && family->members; rank++) {
     if (!takes_part(family, rank)) continue;
     if (family->leader < 0) family->leader = rank;
     if (rank < comm->rank) family->rank++;
-    family->nranks++;
+    family->members[family->nranks++] = rank;
   }
-  result = tell_id(&task);
+  family->nmembers = family->nranks;
+  result = family->members ? tell_id(&task) : no_memory();
   if (result == ncclInProgress) return nh_submit(&task);
   task.result = result;
   end(&task);

@@ -49,7 +49,7 @@ static void read_orders(void)
 ncclResult_t nh_fault(ncclComm_t comm, const char *call)
 {
   pthread_once(&once, read_orders);
-  uint64_t number = ++comm->calls;
+  uint64_t number = nh_comm_count_call(comm);
   for (int i = 0; i < norders; i++) {
     const nh_fault_order *order = &orders[i];
     if (order->rank != comm->rank || order->call != number) continue;

@@ -30,6 +30,8 @@ ncclResult_t nh_group_note(ncclResult_t code)
 
 static ncclResult_t busy(ncclComm_t comm)
 {
+  if (nh_comm_aborted(comm))
+    return nh_error(ncclInvalidUsage, nickelKindAborted, "rank %d of %d: the communicator is being aborted by another thread", comm->rank, comm->nranks);
   return nh_error(ncclInvalidUsage, nickelKindBusy, "rank %d of %d: another thread is inside this communicator: one thread at a time may use it", comm->rank,
                   comm->nranks);
 }
@@ -68,7 +70,6 @@ void nh_left(nh_task *tasks, nh_task *over)
   ncclResult_t result = result_of(tasks, home);
   if (result == ncclInProgress) return;
   bool blocking = home->settings.blocking;
-  if (!blocking && result != ncclSuccess && home->failed == ncclSuccess) nh_record_error(home);
   for (nh_task *task = tasks; task; task = task->next)
     if (task->home == home && (task->op != NH_JOIN || task->comm != home)) end_of(task);
   if (!blocking) nh_comm_set_async(home, result);

@@ -22,11 +22,17 @@ const char *nh_op_name(int op);
 const char *nh_type_name(int type);
 const char *nh_redop_name(int redop);
 
-/* segment.c: the memfd, the id, reserving, this process's list */
-ncclResult_t nh_segment_make(ncclUniqueId *id);
-ncclResult_t nh_segment_open(const uint8_t *id, int nranks, int rank, nh_segment **segment);
+/* memory.c: pages and descriptors */
 ncclResult_t nh_reserve(int fd, size_t offset, size_t size, const char *what);
+ncclResult_t nh_descriptor_error(const char *what);
+uint64_t nh_start_time(int pid);      /* 0: there is no such process, or it is a zombie; or errno says EMFILE or ENFILE */
+
+/* segment.c and drawing.c: the memfd, this process's list, what lies where */
+ncclResult_t nh_segment_make(ncclUniqueId *id);
+void nh_segment_unneeded(const uint8_t *id);                      /* an id of this process that nobody will join */
+ncclResult_t nh_segment_open(const uint8_t *id, int nranks, int rank, nh_segment **segment);
 void nh_segment_drop(nh_segment *segment);
+size_t nh_segment_size(int nranks);
 nh_rank *nh_rank_at(nh_header *head, int rank);
 char *nh_inline_slot(nh_header *head, int nranks, int rank, uint64_t round);
 char *nh_slot(nh_header *head, int nranks, int rank, uint64_t piece);
@@ -84,12 +90,14 @@ uint64_t nh_pair_pieces(nh_pair *pair, bool sender);
 void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message, bool spoiled);
 bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message);
 bool nh_pair_is_copied(nh_pair *pair, uint64_t message);
-void nh_meet(ncclComm_t comm, nh_meet_kind kind, uint64_t number, const void *data, size_t size);
-const char *nh_met(ncclComm_t comm, int rank, nh_meet_kind kind, uint64_t number); /* what the rank brought; NULL: it has not come */
+void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size);
+const char *nh_met(ncclComm_t comm, int rank, uint64_t name); /* what the rank brought; NULL: it has not come */
 void nh_signal(ncclComm_t comm, nh_pair *pair, int index);
 uint64_t nh_signals(nh_pair *pair, int index);
 void nh_set_waits(ncclComm_t comm, nh_wait wait);
 nh_wait nh_waits(ncclComm_t comm, int rank);
+void nh_set_not_joined(ncclComm_t comm, uint64_t mark);
+uint64_t nh_not_joined(ncclComm_t comm, int rank);
 bool nh_claim_cycle(ncclComm_t comm);
 void nh_sleep(ncclComm_t comm, int await, bool (*still)(void *), void *argument, long nanoseconds);
 void nh_wake(ncclComm_t comm, int await);                         /* ranks that sleep for this, and for anything; NH_ON_ANY: all */
@@ -102,17 +110,24 @@ void nh_comm_leave(ncclComm_t comm, const void *token);
 bool nh_comm_inside(ncclComm_t comm);
 void nh_comm_set_aborted(ncclComm_t comm, bool aborted);
 bool nh_comm_aborted(ncclComm_t comm);
+uint64_t nh_comm_count_call(ncclComm_t comm);
 void nh_comm_set_revoked(ncclComm_t comm, bool revoked);
 bool nh_comm_revoked(ncclComm_t comm);
 void nh_comm_set_async(ncclComm_t comm, ncclResult_t state);
 ncclResult_t nh_comm_async(ncclComm_t comm);
 
-/* step.c: loops over steps; deadlines, deaths, interrupts */
+/* step.c: the loop over steps */
 ncclResult_t nh_run(nh_task *tasks);                              /* the first error */
 ncclResult_t nh_wait_for(nh_task *task, int await);               /* notes what the task waits for; returns ncclInProgress */
 void nh_set_timeout(double seconds);                              /* of this thread, for what it makes from now on */
 double nh_timeout_here(void);
 int nh_cores(void);
+
+/* look.c: each returns the error that the task ends with, or ncclSuccess */
+ncclResult_t nh_look(nh_task *task);                              /* at what shared memory shows */
+ncclResult_t nh_look_around(nh_task *task, double waited, bool interrupted); /* with system calls */
+ncclResult_t nh_look_for_cycle(nh_task *task);
+void nh_look_warn(nh_task *task, double seconds);
 bool nh_alive(ncclComm_t comm, int rank);
 ncclResult_t nh_round_failed(nh_task *task);
 
@@ -122,9 +137,13 @@ void nh_wait_over(nh_task *task);
 bool nh_in_cycle(ncclComm_t comm);                                /* and nobody else has found it: the text is in head->cycle */
 size_t nh_describe_elsewhere(ncclComm_t comm, int rank, char *text, size_t room);
 
+/* join.c */
+void nh_join_prepare(nh_task *task);
+
 /* comm.c: the life of a communicator */
 ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device, nh_settings settings);
 void nh_comm_dispose(ncclComm_t comm);                            /* of one that nobody knows */
+void nh_comm_detach(ncclComm_t comm);                             /* from its segment */
 void nh_comm_each(void (*visit)(ncclComm_t, void *), void *argument); /* all of this process, under nh_lock */
 ncclResult_t nh_comm_check_end(ncclComm_t comm, const char *function); /* for what a failed communicator allows, too */
 ncclResult_t nh_comm_revoke(ncclComm_t comm);
@@ -161,6 +180,7 @@ ncclResult_t nh_work_later(nh_task *tasks);                       /* copies on t
 void nh_worker_end(ncclComm_t comm);
 
 /* family.c, window.c, redop.c, register.c, config.c */
+ncclResult_t nh_family_lost(nh_task *task, int rank);              /* an error if that rank of a new communicator will never join it */
 ncclResult_t nh_split(ncclComm_t comm, int color, int key, ncclComm_t *out, nh_settings settings);
 ncclResult_t nh_shrink(ncclComm_t comm, const bool *excluded, ncclComm_t *out, nh_settings settings);
 ncclResult_t nh_grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, ncclComm_t *out, nh_settings settings);
@@ -198,9 +218,10 @@ void nh_describe(nh_task *task, nh_call *call);                   /* the call as
 
 /* reduce.c */
 size_t nh_type_size(int type);
-bool nh_reducible(int type);
 /* Left fold in rank order of n sources into target (which may be one of the sources), rounded to the type after each step. */
 void nh_fold(void *target, const char *const *sources, int n, size_t count, int type, int redop, const uint64_t *scalars);
+/* The same into two targets at once, or twice the same. */
+void nh_fold_both(void *target, void *also, const char *const *sources, int n, size_t count, int type, int redop, const uint64_t *scalars);
 /* target = source times scalar, which holds the bits of one element. */
 void nh_scale(void *target, const void *source, size_t count, int type, uint64_t scalar);
 

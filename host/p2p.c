@@ -52,6 +52,7 @@ static ncclResult_t post(nh_task *task)
     return result;
   }
   task->round = sender ? ++comm->sent[task->root] : ++comm->received[task->root];
+  task->seq = task->round - 1;
   nh_pair *pair = pair_of(task);
   nh_call *call = sender ? &pair->send[task->round & 1] : &pair->recv[task->round & 1];
   nh_describe(task, call);
@@ -205,7 +206,6 @@ void nh_p2p_prepare(nh_task *task)
   task->missing = missing;
   task->give_up = give_up;
   task->result = ncclInProgress;
-  task->seq = task->op == NH_SEND ? task->comm->sent[task->root] : task->comm->received[task->root];
 }
 
 /* A rank's send to itself and the receive that goes with it, both in one group. */

@@ -7,11 +7,11 @@
 
 #include "../cdef/all.h"
 
-/* Element i of what is written depends on elements i alone, so target may be one of the others. No buffer needs an alignment.
-   Scalars are the bits of an element, in the low bytes. */
-typedef void nh_binary(void *target, const void *a, const void *b, size_t count);
+/* Element i of what is written depends on elements i alone, so a target may be one of the sources. No buffer needs an alignment. What is
+   written to target is written to `also` as well, which may be target itself. Scalars are the bits of an element, in the low bytes. */
+typedef void nh_binary(void *target, void *also, const void *a, const void *b, size_t count);
 typedef void nh_scaling(void *target, const void *a, size_t count, uint64_t scalar);
-typedef void nh_scaled_sum(void *target, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b);
+typedef void nh_scaled_sum(void *target, void *also, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b);
 typedef void nh_division(void *target, const void *a, size_t count, int divisor);
 
 typedef struct {

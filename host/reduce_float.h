@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* For all that follows in the file that includes this: vectors, and branches become selections. No flag of an exception is ever looked at. */
+/* For all that follows in the file that includes this: loops become vectors, branches selections. Nobody looks at exception flags. */
 #if defined __GNUC__ && !defined __clang__
 #pragma GCC optimize("O3", "no-trapping-math")
 #endif
@@ -32,7 +32,7 @@ static inline float nh_float(uint32_t bits)
 }
 
 /* magnitude: the bits without the sign. Not for what the format keeps for infinity and NaN. */
-static inline float nh_grow(uint32_t magnitude, int fraction, int bias)
+static inline float nh_widened(uint32_t magnitude, int fraction, int bias)
 {
   float tiny = (float)(int32_t)magnitude * nh_float((uint32_t)(128 - bias - fraction) << 23);
   uint32_t normal = (magnitude << (23 - fraction)) + ((uint32_t)(127 - bias) << 23);
@@ -40,7 +40,7 @@ static inline float nh_grow(uint32_t magnitude, int fraction, int bias)
 }
 
 /* The bits without the sign of the nearest value that fits, if exponents had no upper end: the caller cuts off. Not for NaN. */
-static inline uint32_t nh_shrink(uint32_t magnitude, int fraction, int bias)
+static inline uint32_t nh_narrowed(uint32_t magnitude, int fraction, int bias)
 {
   int shift = 23 - fraction;
   uint32_t half = (UINT32_C(1) << (shift - 1)) - 1, rebias = (uint32_t)(127 - bias) << 23;
@@ -59,13 +59,13 @@ static inline float nh_with_sign(float magnitude, uint32_t sign)
 static inline float nh_from_half(uint16_t half)
 {
   uint32_t magnitude = half & 0x7fffu;
-  float value = magnitude >= 0x7c00 ? nh_float(magnitude << 13 | 0x7f800000) : nh_grow(magnitude, 10, 15);
+  float value = magnitude >= 0x7c00 ? nh_float(magnitude << 13 | 0x7f800000) : nh_widened(magnitude, 10, 15);
   return nh_with_sign(value, (uint32_t)(half & 0x8000) << 16);
 }
 
 static inline uint16_t nh_to_half(float value)
 {
-  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_shrink(magnitude, 10, 15);
+  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_narrowed(magnitude, 10, 15);
   nearest = nearest > 0x7c00 ? 0x7c00 : nearest;
   return (uint16_t)(magnitude > 0x7f800000 ? 0x7fff : (nh_bits(value) >> 16 & 0x8000) | nearest);
 }
@@ -84,14 +84,14 @@ static inline uint16_t nh_to_bfloat(float value)
 static inline float nh_from_e4m3(uint8_t small)
 {
   uint32_t magnitude = small & 0x7fu;
-  float value = magnitude == 0x7f ? nh_float(NH_NAN_BITS) : nh_grow(magnitude, 3, 7);
+  float value = magnitude == 0x7f ? nh_float(NH_NAN_BITS) : nh_widened(magnitude, 3, 7);
   return nh_with_sign(value, (uint32_t)(small & 0x80) << 24);
 }
 
 /* Saturates: what is larger than the largest number, and infinity, becomes that. */
 static inline uint8_t nh_to_e4m3(float value)
 {
-  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_shrink(magnitude, 3, 7);
+  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_narrowed(magnitude, 3, 7);
   nearest = nearest > 0x7e ? 0x7e : nearest;
   return (uint8_t)(magnitude > 0x7f800000 ? 0x7f : (nh_bits(value) >> 24 & 0x80) | nearest);
 }
@@ -103,7 +103,7 @@ static inline float nh_from_e5m2(uint8_t small)
 
 static inline uint8_t nh_to_e5m2(float value)
 {
-  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_shrink(magnitude, 2, 15);
+  uint32_t magnitude = nh_bits(value) & 0x7fffffff, nearest = nh_narrowed(magnitude, 2, 15);
   nearest = nearest > 0x7b ? 0x7b : nearest;
   return (uint8_t)(magnitude > 0x7f800000 ? 0x7f : (nh_bits(value) >> 24 & 0x80) | nearest);
 }

@@ -24,14 +24,14 @@ static void make(const nh_table *table)
   for (int op = 0; op < OPS; op++)
     for (int i = 0; i < VALUES; i++) {
       for (int k = 0; k < VALUES; k++) a[k] = all[i];
-      nh_kernels_plain.arithmetic[ncclFloat32].binary[op](a, a, all, VALUES);
+      nh_kernels_plain.arithmetic[ncclFloat32].binary[op](a, a, a, all, VALUES);
       for (int k = 0; k < VALUES; k++) table->result[op][i][k] = table->to(nh_from_half(nh_to_half(a[k])));
     }
 }
 
-static void combine(const nh_table *table, int op, uint8_t *target, const uint8_t *a, const uint8_t *b, size_t count)
+static void combine(const nh_table *table, int op, uint8_t *target, uint8_t *also, const uint8_t *a, const uint8_t *b, size_t count)
 {
-  for (size_t i = 0; i < count; i++) target[i] = table->result[op][a[i]][b[i]];
+  for (size_t i = 0; i < count; i++) target[i] = also[i] = table->result[op][a[i]][b[i]];
 }
 
 static void scale(const nh_table *table, uint8_t *target, const uint8_t *a, size_t count, uint64_t scalar)
@@ -40,17 +40,17 @@ static void scale(const nh_table *table, uint8_t *target, const uint8_t *a, size
   for (size_t i = 0; i < count; i++) target[i] = products[a[i]];
 }
 
-static void scaled_sum(const nh_table *table, uint8_t *target, const uint8_t *a, const uint8_t *b, size_t count, uint64_t scalar_a,
-                       uint64_t scalar_b)
+static void scaled_sum(const nh_table *table, uint8_t *target, uint8_t *also, const uint8_t *a, const uint8_t *b, size_t count,
+                       uint64_t scalar_a, uint64_t scalar_b)
 {
   const uint8_t *products_a = table->result[ncclProd][scalar_a & 0xff], *products_b = table->result[ncclProd][scalar_b & 0xff];
-  for (size_t i = 0; i < count; i++) target[i] = table->result[ncclSum][products_a[a[i]]][products_b[b[i]]];
+  for (size_t i = 0; i < count; i++) target[i] = also[i] = table->result[ncclSum][products_a[a[i]]][products_b[b[i]]];
 }
 
 #define BINARY(table, name, op)                                                                                                           \
-  static void name##_##table(void *target, const void *a, const void *b, size_t count)                                                    \
+  static void name##_##table(void *target, void *also, const void *a, const void *b, size_t count)                                        \
   {                                                                                                                                       \
-    combine(&table, op, target, a, b, count);                                                                                             \
+    combine(&table, op, target, also, a, b, count);                                                                                       \
   }
 
 #define TABLE(table)                                                                                                                      \
@@ -62,9 +62,9 @@ static void scaled_sum(const nh_table *table, uint8_t *target, const uint8_t *a,
   {                                                                                                                                       \
     scale(&table, target, a, count, scalar);                                                                                              \
   }                                                                                                                                       \
-  static void scaled_sum_##table(void *target, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b)          \
+  static void scaled_sum_##table(void *target, void *also, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b)\
   {                                                                                                                                       \
-    scaled_sum(&table, target, a, b, count, scalar_a, scalar_b);                                                                          \
+    scaled_sum(&table, target, also, a, b, count, scalar_a, scalar_b);                                                                    \
   }                                                                                                                                       \
   static void make_##table(void)                                                                                                          \
   {                                                                                                                                       \

@@ -44,7 +44,7 @@ INLINE halves combine(step s, halves x, halves y, float factor_x, float factor_y
   }
 }
 
-INLINE void loop(step s, char *out, const char *a, const char *b, size_t count, float factor_a, float factor_b)
+INLINE void loop(step s, char *out, char *out_too, const char *a, const char *b, size_t count, float factor_a, float factor_b)
 {
   halves x, y;
   size_t bytes = 2 * count, at = 0;
@@ -53,6 +53,7 @@ INLINE void loop(step s, char *out, const char *a, const char *b, size_t count, 
     memcpy(&y, b + at, sizeof y);
     x = combine(s, x, y, factor_a, factor_b);
     memcpy(out + at, &x, sizeof x);
+    memcpy(out_too + at, &x, sizeof x);
   }
   if (at == bytes) return;
   memset(&x, 0, sizeof x);
@@ -61,12 +62,13 @@ INLINE void loop(step s, char *out, const char *a, const char *b, size_t count, 
   memcpy(&y, b + at, bytes - at);
   x = combine(s, x, y, factor_a, factor_b);
   memcpy(out + at, &x, bytes - at);
+  memcpy(out_too + at, &x, bytes - at);
 }
 
 #define HALF_LOOP(name, s)                                                                                                                \
-  KERNEL static void name(void *target, const void *a, const void *b, size_t count)                                                       \
+  KERNEL static void name(void *target, void *also, const void *a, const void *b, size_t count)                                           \
   {                                                                                                                                       \
-    loop(s, target, a, b, count, 1, 1);                                                                                                   \
+    loop(s, target, also, a, b, count, 1, 1);                                                                                             \
   }
 HALF_LOOP(sum_f16, SUM)
 HALF_LOOP(prod_f16, PROD)
@@ -75,10 +77,10 @@ HALF_LOOP(min_f16, MIN)
 
 KERNEL static void scale_f16(void *target, const void *a, size_t count, uint64_t scalar)
 {
-  loop(SCALE, target, a, a, count, nh_from_half((uint16_t)scalar), 1);
+  loop(SCALE, target, target, a, a, count, nh_from_half((uint16_t)scalar), 1);
 }
 
-KERNEL static void scaled_sum_f16(void *target, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b)
+KERNEL static void scaled_sum_f16(void *target, void *also, const void *a, const void *b, size_t count, uint64_t scalar_a, uint64_t scalar_b)
 {
-  loop(SCALED_SUM, target, a, b, count, nh_from_half((uint16_t)scalar_a), nh_from_half((uint16_t)scalar_b));
+  loop(SCALED_SUM, target, also, a, b, count, nh_from_half((uint16_t)scalar_a), nh_from_half((uint16_t)scalar_b));
 }

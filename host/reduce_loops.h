@@ -25,11 +25,11 @@ typedef double ANYWHERE f64;
 #define EACH(i, count) ANY_ORDER for (size_t i = 0; i < (count); i++)
 
 #define BINARY(name, T, COMBINE)                                                                                                          \
-  KERNEL static void name(void *target, const void *left, const void *right, size_t count)                                                \
+  KERNEL static void name(void *target, void *also, const void *left, const void *right, size_t count)                                    \
   {                                                                                                                                       \
-    T *out = target;                                                                                                                      \
+    T *out = target, *out_too = also;                                                                                                     \
     const T *a = left, *b = right;                                                                                                        \
-    EACH(i, count) out[i] = COMBINE(a[i], b[i]);                                                                                          \
+    EACH(i, count) out[i] = out_too[i] = COMBINE(a[i], b[i]);                                                                             \
   }
 
 /* All loops of a type T whose bits are an S. product_x need not keep to the rule about NaN: there is a sum after it. */
@@ -45,13 +45,14 @@ typedef double ANYWHERE f64;
     memcpy(&factor, &(S){(S)scalar}, sizeof factor);                                                                                      \
     EACH(i, count) out[i] = multiply_##x(a[i], factor);                                                                                   \
   }                                                                                                                                       \
-  KERNEL static void scaled_sum_##x(void *target, const void *left, const void *right, size_t count, uint64_t scalar_a, uint64_t scalar_b) \
+  KERNEL static void scaled_sum_##x(void *target, void *also, const void *left, const void *right, size_t count, uint64_t scalar_a,       \
+                                    uint64_t scalar_b)                                                                                    \
   {                                                                                                                                       \
-    T *out = target, factor_a, factor_b;                                                                                                  \
+    T *out = target, *out_too = also, factor_a, factor_b;                                                                                 \
     const T *a = left, *b = right;                                                                                                        \
     memcpy(&factor_a, &(S){(S)scalar_a}, sizeof factor_a);                                                                                \
     memcpy(&factor_b, &(S){(S)scalar_b}, sizeof factor_b);                                                                                \
-    EACH(i, count) out[i] = add_##x(product_##x(a[i], factor_a), product_##x(b[i], factor_b));                                            \
+    EACH(i, count) out[i] = out_too[i] = add_##x(product_##x(a[i], factor_a), product_##x(b[i], factor_b));                               \
   }
 
 /* U is unsigned and at least as wide as int, so that nothing overflows. A quotient in D, cut off, is exact. */
@@ -111,8 +112,8 @@ SMALL(bf16, u16, nh_from_bfloat, nh_to_bfloat)
 SMALL(f16, u16, nh_from_half, nh_to_half)
 #endif
 
-#define ARITHMETIC(suffix) .binary = {sum_##suffix, prod_##suffix, max_##suffix, min_##suffix}, .scale = scale_##suffix, .scaled_sum = scaled_sum_##suffix
-#define INTEGERS(suffix) {ARITHMETIC(suffix), .divide = divide_##suffix}
+#define ARITHMETIC(x) .binary = {sum_##x, prod_##x, max_##x, min_##x}, .scale = scale_##x, .scaled_sum = scaled_sum_##x
+#define INTEGERS(x) {ARITHMETIC(x), .divide = divide_##x}
 
 const nh_kernels KERNELS = {
   .name = KERNELS_NAME,

@@ -19,7 +19,7 @@
  *   NH_RANKS_AT  nh_rank[n]                     4 KiB each   written by its rank, read by all
  *                inline slots  [n][2]           NH_INLINE each   small contributions, by parity of the round
  *                staging slots [n][NH_SLOTS]    NH_SLOT each     pieces of large contributions
- *                nh_pair[n][n]                  768 B each       send/recv: row = sender, column = receiver
+ *                nh_pair[n][n]                  832 B each       send/recv: row = sender, column = receiver
  *                pair slots    [n][n][NH_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
 enum {
@@ -31,7 +31,7 @@ enum {
   NH_SLOT = 65536,
   NH_PAIR_SLOT = 32768,
   NH_SLOTS = 4,
-  NH_SIGNALS = 4,               /* signal counters per pair of ranks */
+  NH_SIGNALS = 16,              /* signal counters per pair of ranks */
   NH_TOLD = 192,                /* bytes that a rank brings to a meeting */
   NH_MAX_RANKS = 4096
 };
@@ -74,14 +74,12 @@ typedef enum { NH_FILLED, NH_REDUCED, NH_DRAINED, NH_COUNTERS } nh_counter;
 /* What a blocked rank waits for: the verdict of a round, or a peer's part of a message. 0: it does not wait. */
 typedef struct { int kind, peer; uint64_t number; } nh_wait;
 
-/* Meetings are for what rounds cannot do: telling each other something although the communicator has failed or without some of its ranks. */
-typedef enum { NH_MEET_ALL, NH_MEET_SOME, NH_MEETS } nh_meet_kind;
-
 typedef struct {
   /* owner: pid << 32 | descriptor of the segment in that process << 8 | nh_life. Writer: the rank. Readers: all. */
   _Alignas(64) _Atomic uint64_t owner;
   int32_t device;               /* plain: written between claim and join */
   int32_t version;
+  uint64_t start;               /* of the process */
   /* Written by this rank, read by all. */
   _Alignas(64) _Atomic uint64_t round;         /* last round posted */
   _Atomic uint64_t zero_seq;                   /* 1 + seq of the last call with count 0 */
@@ -93,8 +91,9 @@ typedef struct {
   _Alignas(64) nh_call call[2];                /* by parity of the round */
   /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle. */
   _Alignas(64) _Atomic uint64_t waits;
-  _Atomic uint64_t met[NH_MEETS];              /* last meeting of each kind that the rank has come to */
-  char told[NH_MEETS][2][NH_TOLD];          /* what it brought, by parity of the meeting */
+  _Atomic uint64_t met[2];                     /* names of the last two meetings that the rank has come to */
+  char told[2][NH_TOLD];                       /* what it brought */
+  _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join; nh_set_not_joined */
   char doing[256];                             /* where the rank's thread is blocked, if in another communicator; for texts only */
 } nh_rank;
 
@@ -133,11 +132,11 @@ typedef struct {
   _Atomic uint64_t spoiled;                    /* a message that it could not copy */
   _Alignas(64) _Atomic uint64_t verdict[2];    /* m << 8 | nh_verdict */
   _Alignas(64) _Atomic uint64_t signals[NH_SIGNALS]; /* signals given by the sender, ever */
-  _Alignas(64) nh_call send[2], recv[2];       
+  _Alignas(64) nh_call send[2], recv[2];
 } nh_pair;
 
 _Static_assert(sizeof(nh_header) <= NH_PAGE && sizeof(nh_rank) <= NH_PAGE, "the drawing above");
-_Static_assert(sizeof(nh_call) == 128 && sizeof(nh_pair) == 768, "the drawing above");
+_Static_assert(sizeof(nh_call) == 128 && sizeof(nh_pair) == 832, "the drawing above");
 
 /* A failure in one word: kind, result code, the rank it is about, the rank that found it. Never 0 or 1. */
 typedef struct { int kind, code, rank, by; } nh_failure;

@@ -119,8 +119,7 @@ static void reduce(nh_task *task)
   size_t at = ((size_t)task->reduced * task->piece_count + first) * size;
   sources_of(task, task->reduced, first * size, (const char *)task->send + at, sources);
   char *result = nh_slot(comm->head, comm->nranks, comm->rank, comm->pieces + task->reduced) + first * size;
-  nh_fold(result, sources, comm->nranks, length, task->type, task->redop, nh_scalars(task, scalars));
-  memcpy((char *)task->recv + at, result, length * size);
+  nh_fold_both(result, (char *)task->recv + at, sources, comm->nranks, length, task->type, task->redop, nh_scalars(task, scalars));
   task->known[NH_FILLED] = 0;
   nh_advance(comm, NH_REDUCED, comm->pieces + ++task->reduced);
 }

@@ -264,19 +264,21 @@ bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message)
 
 /* ---- meetings, signals, waits ---- */
 
-void nh_meet(ncclComm_t comm, nh_meet_kind kind, uint64_t number, const void *data, size_t size)
+void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size)
 {
   nh_rank *mine = nh_rank_at(comm->head, comm->rank);
-  memcpy(mine->told[kind][number & 1], data, size);
-  atomic_store(&mine->met[kind], number); /* pairs with nh_met */
+  unsigned place = comm->met++ & 1;
+  memcpy(mine->told[place], data, size);
+  atomic_store(&mine->met[place], name); /* pairs with nh_met */
   nh_wake(comm, NH_ON_ANY);
 }
 
-const char *nh_met(ncclComm_t comm, int rank, nh_meet_kind kind, uint64_t number)
+const char *nh_met(ncclComm_t comm, int rank, uint64_t name)
 {
   nh_rank *peer = nh_rank_at(comm->head, rank);
-  if (atomic_load_explicit(&peer->met[kind], memory_order_acquire) < number) return NULL; /* pairs with nh_meet */
-  return peer->told[kind][number & 1];
+  for (int place = 0; place < 2; place++)
+    if (atomic_load_explicit(&peer->met[place], memory_order_acquire) == name) return peer->told[place]; /* pairs with nh_meet */
+  return NULL;
 }
 
 /* What was put before it is there for whoever sees the signal. */
@@ -291,17 +293,28 @@ uint64_t nh_signals(nh_pair *pair, int index)
   return atomic_load_explicit(&pair->signals[index], memory_order_acquire);
 }
 
-/* kind 4 bits, peer 12, number 48: numbers are compared in these bits only, and a call in a nanosecond takes three days to use them up. */
+/* kind 6 bits, peer 12, number 46: numbers are compared in these bits only, and a call in a nanosecond takes most of a day to use them up. */
 void nh_set_waits(ncclComm_t comm, nh_wait wait)
 {
-  uint64_t word = wait.kind ? (uint64_t)wait.kind << 60 | (uint64_t)wait.peer << 48 | (wait.number & 0xffffffffffff) : 0;
+  uint64_t word = wait.kind ? (uint64_t)wait.kind << 58 | (uint64_t)wait.peer << 46 | (wait.number & 0x3fffffffffff) : 0;
   atomic_store(&nh_rank_at(comm->head, comm->rank)->waits, word); /* pairs with nh_waits */
 }
 
 nh_wait nh_waits(ncclComm_t comm, int rank)
 {
   uint64_t word = atomic_load(&nh_rank_at(comm->head, rank)->waits);
-  return (nh_wait){.kind = (int)(word >> 60), .peer = (int)(word >> 48 & 0xfff), .number = word & 0xffffffffffff};
+  return (nh_wait){.kind = (int)(word >> 58), .peer = (int)(word >> 46 & 0xfff), .number = word & 0x3fffffffffff};
+}
+
+void nh_set_not_joined(ncclComm_t comm, uint64_t mark)
+{
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->not_joined, mark); /* pairs with nh_not_joined */
+  nh_wake(comm, NH_ON_ANY);
+}
+
+uint64_t nh_not_joined(ncclComm_t comm, int rank)
+{
+  return atomic_load(&nh_rank_at(comm->head, rank)->not_joined);
 }
 
 bool nh_claim_cycle(ncclComm_t comm)
@@ -335,7 +348,7 @@ void nh_wake(ncclComm_t comm, int await)
   for (int rank = 0; rank < comm->nranks; rank++) {
     nh_rank *peer = nh_rank_at(comm->head, rank);
     int for_what = (int)atomic_load(&peer->asleep);
-    if (for_what == NH_AWAKE || rank == comm->rank) continue;
+    if (for_what == NH_AWAKE) continue;
     if (await != NH_ON_ANY && for_what != NH_ON_ANY && for_what != await) continue;
     atomic_fetch_add(&peer->bell, 1);
     syscall(SYS_futex, &peer->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -388,6 +401,12 @@ void nh_comm_set_aborted(ncclComm_t comm, bool aborted)
 bool nh_comm_aborted(ncclComm_t comm)
 {
   return atomic_load_explicit(&comm->aborted, memory_order_acquire) != 0;
+}
+
+/* Only a number to compare with: nothing is published by it. */
+uint64_t nh_comm_count_call(ncclComm_t comm)
+{
+  return atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed) + 1;
 }
 
 /* Revoking ends the call of another thread like aborting does, but the handle stays. */

@@ -50,7 +50,8 @@ struct ncclComm {
   bool one_process;             /* all ranks are threads of this process */
   int spins;                    /* polls before the first yield */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
-  uint64_t seq, round, pieces, directs, calls, meetings[NH_MEETS];
+  _Atomic uint64_t calls;       /* counted for NICKEL_FAULT */
+  uint64_t seq, round, pieces, directs;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */
   uint64_t *waited;             /* signals taken, [peer][NH_SIGNALS] */
@@ -63,6 +64,9 @@ struct ncclComm {
   nh_worker *worker;
   nh_user_op *ops;
   int nops;
+  struct { uint64_t who, times; } *meetings; /* by the ranks that took part: how often, so that meetings have names; family.c */
+  int nmeetings;
+  unsigned met;                 /* meetings that this rank has come to */
   struct nh_registration *registrations;
   struct nh_window *windows;
 };
@@ -79,6 +83,7 @@ struct nh_task {
   ncclResult_t (*step)(nh_task *);      /* ncclSuccess: finished; ncclInProgress: would have to wait; else failed */
   bool (*missing)(nh_task *, int rank); /* is this what the task waits for? */
   void (*nobody_missing)(nh_task *);    /* all that it waits for is there, but who should have said so may have been killed before; or NULL */
+  ncclResult_t (*lost)(nh_task *, int rank); /* of a join: an error if that rank will never come, as can be seen elsewhere; or NULL */
   nh_verdict (*give_up)(nh_task *);     /* tries to fail this round for all; NH_GO or NH_MISMATCH: it was decided before, carry on */
   ncclResult_t result;
   int await;                    /* what it waits for, after ncclInProgress (nh_await) */

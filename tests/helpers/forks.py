@@ -184,6 +184,13 @@ def fork(nranks: int, function: Callable[..., Any], *args: Any, ids: int = 1, de
         return ranks.ends(deadline)
 
 
+def values(ends: list[End]) -> list[Any]:
+    """What ranks returned; if one did not, how all of them ended."""
+    if any(end.error or end.trace or end.signal or end.late for end in ends):
+        raise AssertionError("\n".join(["expected values:", *map(str, ends)]))
+    return [end.value for end in ends]
+
+
 def say(word: str) -> None:
     """In a forked rank: let the nursery know where it is."""
     if _say is None:

@@ -1,0 +1,168 @@
+"""What the CPU library's calls accept and refuse: counts of 0, types that are only copied, bad arguments; and its arithmetic by hand."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import host_c
+from helpers.host_c import raised
+from helpers.ranks import run
+
+
+def zero_counts(rank: int, nranks: int, unique_id: Any) -> None:
+    comm = host_c.Comm(nranks, bytes(unique_id), rank)
+    buffer = np.arange(4, dtype=np.float32)
+    for send, recv in ((None, None), (buffer, buffer), (buffer, None)):
+        for call in (comm.all_reduce, comm.reduce_scatter, comm.all_gather, comm.all_to_all):
+            call(send, recv, count=0, type="float32")
+        for call, root in itertools.product((comm.reduce, comm.broadcast, comm.gather, comm.scatter), range(nranks)):
+            call(send, recv, root=root, count=0, type="float32")
+        comm.barrier()
+    assert buffer.tolist() == [0, 1, 2, 3]
+    with host_c.group():
+        comm.send(None, (rank + 1) % nranks, count=0)
+        comm.recv(None, (rank - 1) % nranks, count=0)
+        comm.all_reduce(None, None, count=0)
+    comm.barrier()
+    comm.destroy()
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads", "mixed"])
+def test_zero_counts(kind: str) -> None:
+    """Count 0 on all ranks succeeds with and without pointers, touches nothing, and the calls after it are right."""
+    run(3, zero_counts, kind=kind, make_comm=False)
+
+
+ONE_TWO_THREE = {
+    "float16": (0x3C00, 0x4000, 0x4200),
+    "bfloat16": (0x3F80, 0x4000, 0x4040),
+    "float8e4m3": (0x38, 0x40, 0x44),
+    "float8e5m2": (0x3C, 0x40, 0x42),
+}
+
+
+def other_types(rank: int, nranks: int, unique_id: Any) -> None:
+    comm = host_c.Comm(nranks, bytes(unique_id), rank)
+    for name, numbers in ONE_TWO_THREE.items():
+        size = host_c.SIZES[host_c.TYPES.index(name)]
+        for count in (1, 301, 70_001):
+            every = np.random.default_rng(count).integers(0, 256, (nranks, count * size), np.uint8)
+            mine, alike, gathered = every[rank].copy(), every[1].copy(), np.zeros(every.size, np.uint8)
+            buffer = mine.copy()
+            comm.bcast(buffer, 1, count, name)
+            assert (buffer == alike).all()
+            comm.all_gather(mine, gathered, count, name)
+            assert (gathered == every.ravel()).all()
+            part = np.zeros_like(mine)
+            comm.scatter(gathered, part, 0, count, name)
+            assert (part == mine).all()
+            number = np.full(count, numbers[rank], f"uint{8 * size}")
+            try:
+                comm.all_reduce(number, number, count=count, type=name)
+            except host_c.HostError as error:
+                assert error.code == host_c.INVALID_ARGUMENT and name in error.text, error
+            else:
+                assert (number == numbers[2]).all(), (name, number)
+    comm.barrier()
+    comm.destroy()
+
+
+def test_other_types() -> None:
+    """Half, bfloat16 and 8-bit floats travel unchanged; 1 + 2 is 3 in each, or its reduction is refused by name on all ranks."""
+    run(2, other_types, make_comm=False)
+
+
+def refused(rank: int, nranks: int, unique_id: Any) -> None:
+    comm = host_c.Comm(nranks, bytes(unique_id), rank)
+    one, other = np.ones(4 * nranks, np.float32), (rank + 1) % nranks
+    for bad in (-1, nranks, 1 << 20):
+        for call in (comm.reduce, comm.broadcast, comm.gather, comm.scatter):
+            expect(f"0 to {nranks - 1}", call, one, one, root=bad, count=1)
+        expect(f"0 to {nranks - 1}", comm.send, one, bad)
+        expect(f"0 to {nranks - 1}", comm.recv, one, bad)
+    for bad in (-1, 12, 99):
+        expect("type", comm.all_reduce, one, one, type=bad)
+        expect("type", comm.send, one, 0, type=bad)
+    for bad in (-1, 5, 99):
+        expect("operation", comm.all_reduce, one, one, op=bad)
+    for call in (comm.all_reduce, comm.all_gather, comm.reduce_scatter, comm.all_to_all):
+        expect("send", call, None, one, count=1)
+        expect("receive", call, one, None, count=1)
+        expect("count", call, one, one, count=1 << 62)
+    for call in (comm.reduce, comm.gather):
+        expect("receive", call, one, None, root=rank, count=1)
+        expect("send", call, None, one, root=other, count=1)
+    for call in (comm.broadcast, comm.scatter):
+        expect("send", call, None, one, root=rank, count=1)
+        expect("receive", call, one, None, root=other, count=1)
+    expect("send", comm.send, None, other, count=1)
+    expect("receive", comm.recv, None, other, count=1)
+    assert (one == 1).all()
+    comm.barrier()
+    comm.destroy()
+
+
+def expect(word: str, call: Any, *args: Any, **named: Any) -> None:
+    """The call is an invalid argument, and the text has the word."""
+    error = raised(call, *args, **named)
+    assert error.code == host_c.INVALID_ARGUMENT and word in error.text, error
+
+
+def test_bad_arguments() -> None:
+    """Roots, peers, types, operations, counts and null pointers that cannot be are refused with their name and the valid range at once, on
+    the rank that passed them alone; its communicator goes on as if nothing had been."""
+    run(2, refused, make_comm=False)
+
+
+def scenario_arithmetic(rank: int, nranks: int, unique_id: Any) -> None:
+    comm = host_c.Comm(nranks, bytes(unique_id), rank)
+
+    def reduced(dtype: str, op: str, *values: Any) -> Any:
+        return [one_number(np.array([values[rank]] * n, dtype), op) for n in (1, 5, 3000)]
+
+    def one_number(array: np.ndarray, op: str) -> Any:
+        comm.all_reduce(array, array, op)
+        assert (array == array[0]).all() or array[0] != array[0]
+        return array[0].item()
+
+    with np.errstate(all="ignore"):
+        assert reduced("int32", "avg", 1, 2) == [1, 1, 1]
+        assert reduced("int32", "avg", -1, -2) == [-1, -1, -1]
+        assert reduced("int8", "avg", 127, 127) == [-1, -1, -1]
+        assert reduced("int8", "sum", 120, 100) == [-36, -36, -36]
+        assert reduced("uint8", "sum", 200, 100) == [44, 44, 44]
+        assert reduced("int64", "sum", 2**63 - 1, 1) == [-(2**63)] * 3
+        assert reduced("uint64", "max", 2**64 - 1, 1) == [2**64 - 1] * 3
+        assert reduced("int64", "min", -(2**63), 1) == [-(2**63)] * 3
+        assert reduced("float32", "max", np.nan, 1) == reduced("float32", "max", 1, np.nan) == [1, 1, 1]
+        assert reduced("float64", "min", np.nan, 1) == reduced("float64", "min", 1, np.nan) == [1, 1, 1]
+        assert np.isnan(reduced("float64", "sum", np.nan, 1)).all() and np.isnan(reduced("float64", "max", np.nan, np.nan)).all()
+    comm.destroy()
+
+
+def test_arithmetic_by_hand() -> None:
+    """Integers wrap, their average truncates toward zero after the wrapped sum, a number wins against a NaN in max and min."""
+    run(2, scenario_arithmetic, make_comm=False)
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(128, "int8"), (130, "int8"), (256, "uint8"), (257, "uint8")])
+def test_average_of_many_ranks(n: int, dtype: str) -> None:
+    """The average of small integers is right where the number of ranks does not fit into their type."""
+    (got,) = run(1, averages, n, dtype, make_comm=False)
+    total = np.array([3 * n], np.int64).astype(dtype).astype(np.int64)[0]
+    assert got == [int(abs(total) // n * np.sign(total))] * n
+
+
+def averages(rank: int, nranks: int, unique_id: Any, n: int, dtype: str) -> list[int]:
+    comms = host_c.init_all(n)
+    arrays = [np.array([3], dtype) for _ in comms]
+    with host_c.group():
+        for comm, array in zip(comms, arrays, strict=True):
+            comm.all_reduce(array, array, "avg")
+    for comm in comms:
+        comm.destroy()
+    return [int(array[0]) for array in arrays]

@@ -1,0 +1,97 @@
+"""Groups of the CPU library that end badly: the communicator is gone, another thread is in it, the process forks or ends."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import numpy as np
+from helpers import forks, host_c
+from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, raised
+
+
+@forks.nursery()
+def test_ended_communicator_in_a_group() -> None:
+    """A group that has work of a communicator which was destroyed or aborted meanwhile fails at its end, without a crash."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str) -> None:
+        comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+        host_c.group_start()
+        comm.all_reduce(one, one)
+        getattr(comm, how)()
+        error = raised(host_c.group_end)
+        assert error.code in (INVALID_ARGUMENT, INVALID_USAGE) and one[0] == 1, error
+        host_c.Comm(1, host_c.unique_id(), 0).barrier()
+
+    for how in ("destroy", "abort"):
+        forks.values(forks.fork(2, rank_main, how))
+
+
+@forks.nursery()
+def test_two_threads_in_one_group() -> None:
+    """A communicator that one thread waits in, inside a group, is busy for another thread's group, at once, and the first one's call ends
+    well."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> str:
+        comm, one, other = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32), np.ones(1, np.float32)
+        if rank == 1:
+            time.sleep(0.4)
+            comm.all_reduce(one, one)
+            return ""
+
+        def grouped(rank: int, nranks: int, ids: list[bytes]) -> None:
+            time.sleep(rank * 0.15)
+            with host_c.group():
+                buffer = other if rank else one
+                comm.all_reduce(buffer, buffer)
+
+        waits, refused = forks.threads(2, grouped)
+        waits.returned()
+        refused.failed(INVALID_USAGE, "busy")
+        assert refused.seconds < 0.3 and one[0] == 2 and other[0] == 1
+        comm.destroy()
+        return ""
+
+    forks.values(forks.fork(2, rank_main))
+
+
+@forks.nursery()
+def test_fork_in_an_open_group() -> None:
+    """A child that is forked inside a group has no part in it: it can make its own communicator, and its ncclGroupEnd does not touch the
+    parent's; the parent's group is right."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+        host_c.group_start()
+        comm.all_reduce(one, one)
+        child = os.fork()
+        if child == 0:
+            host_c.library().ncclGroupEnd()
+            host_c.Comm(1, host_c.unique_id(), 0).barrier()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        host_c.group_end()
+        assert one[0] == nranks
+        comm.destroy()
+
+    forks.values(forks.fork(2, rank_main))
+
+
+@forks.nursery()
+def test_exit_with_an_open_group() -> None:
+    """A process that ends with an open group ends at once; its peers learn that it is gone."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+        if rank == 0:
+            host_c.group_start()
+            comm.all_reduce(one, one)
+            sys.exit(0)
+        comm.all_reduce(one, one)
+
+    ends = forks.fork(2, rank_main)
+    assert "SystemExit" in ends[0].trace and ends[0].seconds < 1
+    ends[1].failed(host_c.REMOTE_ERROR, "remote", ranks=[0])
+    assert ends[1].seconds < 2

@@ -1,0 +1,217 @@
+"""Memory of the CPU library: nothing piles up, peers drop what was freed, limits are told as such, foreign pointers are refused."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import resource
+import time
+
+import numpy as np
+import pytest
+from helpers import forks, host_c
+from helpers.host_c import INVALID_ARGUMENT, SYSTEM_ERROR, raised
+
+
+def create_and_destroy(rounds: int) -> None:
+    """Communicators of 2 processes, of 2 threads and of one thread, used by all paths and ended in all ways; then count what is held."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], memory: str) -> None:
+        before = forks.holds()
+        buffer = host_c.empty(20_000, np.float32) if memory == "arena" else np.ones(20_000, np.float32)
+        for turn, id_ in enumerate(ids):
+            comm = host_c.Comm(nranks, id_, rank)
+            for count in (1, 500, 20_000):
+                comm.all_reduce(buffer, buffer, count=count)
+            with host_c.group():
+                comm.send(buffer, 1 - rank, count=10_000)
+                comm.recv(buffer[10_000:], 1 - rank, count=10_000)
+            if turn % 3 == 0:
+                comm.finalize()
+            elif turn % 3 == 1:
+                comm.barrier()
+            (comm.abort if turn % 3 == 1 else comm.destroy)()
+        after, own = forks.holds(), int(memory == "arena")
+        assert after["threads"] == before["threads"] and after["memfds"] == after["mappings"] == own, (before, after)
+        assert after["descriptors"] == before["descriptors"] - before["memfds"] + own, (before, after)
+
+    for memory in ("plain", "arena"):
+        forks.values(forks.fork(2, rank_main, memory, ids=rounds // 4, deadline=60))
+    one_by_one = [count_init_all(), forks.holds()]
+    for _ in range(rounds // 2):
+        one_by_one[1] = count_init_all()
+    assert one_by_one[0] == one_by_one[1] and one_by_one[1]["memfds"] == one_by_one[1]["mappings"]
+
+
+def count_init_all() -> dict[str, int]:
+    """One round with two ranks in this thread."""
+    comms, buffer = host_c.init_all(2), np.ones((2, 5000))
+    with host_c.group():
+        for comm in comms:
+            comm.all_reduce(buffer[comm.rank], buffer[comm.rank])
+    for comm in comms:
+        comm.destroy()
+    return forks.holds()
+
+
+@forks.nursery(deadline=40)
+def test_nothing_piles_up() -> None:
+    """300 communicators that were created, used and ended leave no descriptor, no mapping and no thread."""
+    create_and_destroy(300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(130)
+@forks.nursery(deadline=120)
+def test_nothing_piles_up_1000() -> None:
+    """The same for 1,000, and the processes do not grow."""
+    create_and_destroy(200)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    create_and_destroy(1000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 8192
+
+
+@forks.nursery()
+def test_failed_inits_leave_nothing() -> None:
+    """50 inits that fail, by a deadline, a mismatch or a used id, leave no descriptor, no mapping and no thread."""
+    host_c.set_timeout(0.01)
+
+    def attempts(turns: int) -> dict[str, int]:
+        for turn in range(turns):
+            id_ = host_c.unique_id()
+            assert raised(host_c.Comm, 2, id_, 0).kind == "timeout"
+            assert raised(host_c.Comm, 2 + turn % 2, id_, turn % 2).kind in ("timeout", "id reused")
+        return forks.holds()
+
+    assert attempts(2) == attempts(48)
+
+
+@forks.nursery()
+def test_freed_memory_is_dropped() -> None:
+    """Memory from ncclMemAlloc can be allocated, used and freed in turn for ever: peers unmap what its owner has freed, at their next
+    call, and all of it with their last communicator."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> list[int]:
+        comm, held = host_c.Comm(nranks, ids[0], rank), []
+        for turn in range(60):
+            buffer = host_c.empty(20_000 + 1000 * (turn % 7), np.float32)
+            buffer[:] = turn
+            comm.all_reduce(buffer, buffer)
+            assert (buffer == turn * nranks).all()
+            del buffer
+            held.append(forks.holds()["mappings"])
+        comm.destroy()
+        return [*held, forks.holds()["mappings"]]
+
+    for end in forks.fork(3, rank_main):
+        *during, after = end.returned()
+        assert max(during) <= 6 and after == 0, (during, after)
+
+
+@forks.nursery()
+def test_freed_while_a_peer_is_behind() -> None:
+    """An owner may free its memory as soon as its own call has returned."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm = host_c.Comm(nranks, ids[0], rank)
+        for turn in range(200):
+            buffer = host_c.empty(20_000, np.int32)
+            buffer[:] = turn + rank
+            if turn % 2:
+                comm.all_reduce(buffer, buffer)
+                assert (buffer == 2 * turn + 1).all()
+            elif rank == 0:
+                comm.send(buffer, 1)
+            else:
+                comm.recv(buffer, 0)
+                assert (buffer == turn).all()
+            del buffer
+
+    forks.values(forks.fork(2, rank_main))
+
+
+@forks.nursery()
+def test_limit_on_open_files() -> None:
+    """Without a free descriptor, making an id, joining and allocating fail with a system error of the kind "memory" whose text names the
+    limit; peers are told; with more descriptors the process can go on."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        host_c.set_timeout(2)
+        host_c.library()
+        if rank == 1:
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            forks.no_more_descriptors()
+            for call, arguments in ((host_c.unique_id, ()), (host_c.mem_alloc, (5000,)), (host_c.Comm, (nranks, ids[0], rank))):
+                error = raised(call, *arguments)
+                assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and "open files" in error.text, error
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        comm = host_c.Comm(nranks, ids[1], rank)
+        comm.barrier()
+
+    forks.values(forks.fork(2, rank_main, ids=2))
+
+
+@forks.nursery()
+def test_limit_on_address_space() -> None:
+    """Memory that cannot be had is a system error that says how much was needed, in ncclMemAlloc and in init; smaller calls still work."""
+    before = forks.holds()
+    in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (100 << 20), resource.RLIM_INFINITY))
+    error = raised(host_c.mem_alloc, 300 << 20)
+    assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and str(300 << 20) in error.text, error
+    error = raised(host_c.Comm, 2000, host_c.unique_id(), 0)
+    assert (error.code, error.kind) == (SYSTEM_ERROR, "memory"), error
+    assert forks.holds()["memfds"] <= before["memfds"] + 1
+    host_c.mem_free(host_c.mem_alloc(1 << 20))
+    host_c.Comm(1, host_c.unique_id(), 0).barrier()
+
+
+@forks.nursery()
+def test_more_than_the_machine_has() -> None:
+    """ncclMemAlloc of more than all memory is refused at once, before pages are taken."""
+    begun = time.monotonic()
+    for size in (1 << 45, 1 << 62, (1 << 64) - 1):
+        error = raised(host_c.mem_alloc, size)
+        assert error.code in (SYSTEM_ERROR, INVALID_ARGUMENT) and str(size) in error.text, error
+    assert time.monotonic() - begun < 1
+
+
+@forks.nursery()
+def test_foreign_pointers() -> None:
+    """Only what ncclMemAlloc gave can be freed, once, and at its start; NULL is fine; no size and no place for the pointer are refused."""
+    address = host_c.mem_alloc(10_000)
+    own = np.zeros(10)
+    for foreign in (own.ctypes.data, address + 4096, address + 1, 8, 2**47):
+        error = raised(host_c.mem_free, foreign)
+        assert error.code == INVALID_ARGUMENT and "ncclMemAlloc" in error.text, error
+    host_c.mem_free(address)
+    assert raised(host_c.mem_free, address).code == INVALID_ARGUMENT
+    host_c.mem_free(None)
+    assert raised(host_c.mem_alloc, 0).code == INVALID_ARGUMENT
+    assert host_c.library().ncclMemAlloc(None, 10) == INVALID_ARGUMENT
+
+
+@forks.nursery()
+def test_memory_is_whole_pages_and_zero() -> None:
+    """Memory from ncclMemAlloc begins on a page, is zero, and can be written to its end."""
+    for size in (1, 4096, 4097, 1_000_001):
+        buffer = host_c.empty(size, np.uint8)
+        assert buffer.ctypes.data % 4096 == 0 and not buffer.any()
+        buffer[:] = 255
+
+
+@forks.nursery()
+def test_parts_of_memory() -> None:
+    """Buffers may lie anywhere inside memory from ncclMemAlloc, several in one, and across its end only by being elsewhere."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm, memory = host_c.Comm(nranks, ids[0], rank), host_c.empty(100_000, np.float32)
+        memory[:] = np.arange(100_000) + rank
+        for start in (0, 1, 3, 4097, 49_999):
+            send, recv = memory[start : start + 40_000].copy(), memory[start : start + 40_000]
+            comm.all_reduce(recv, recv)
+            assert (recv == 2 * send + (1 if rank == 0 else -1)).all()
+            recv[:] = send
+        comm.all_reduce(memory[:30_000], memory[60_000:90_000], "max")
+        assert (memory[60_000:90_000] == memory[:30_000] + (1 - rank)).all()
+
+    forks.values(forks.fork(2, rank_main))
