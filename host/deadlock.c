@@ -31,11 +31,11 @@ static void tell(ncclComm_t comm, void *argument)
   snprintf(mine->doing, sizeof mine->doing, "%s", telling->text);
 }
 
-/* Tasks behind others of their lane, and those that go on as something else. */
-static bool more_to_post(const nh_task *tasks)
+/* Tasks behind others of their lane, and those that will go on as something else; what the waiting one becomes has to wait with it. */
+static bool more_to_post(const nh_task *tasks, const nh_task *waiting)
 {
   for (; tasks; tasks = tasks->next)
-    if (tasks->result == ncclInProgress && (tasks->phase == NH_START || tasks->then)) return true;
+    if (tasks->result == ncclInProgress && (tasks->phase == NH_START || (tasks->then && tasks != waiting))) return true;
   return false;
 }
 
@@ -51,7 +51,7 @@ void nh_wait_begins(nh_task *tasks)
   }
   if (peer < 0) return;
   ncclComm_t comm = task->comm;
-  if (!more_to_post(tasks)) nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
+  if (!more_to_post(tasks, task)) nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
   if (comm->told_doing) return;
   comm->told_doing = true;
   char text[200];
@@ -86,7 +86,9 @@ static bool is_true(ncclComm_t comm, int rank, nh_wait wait)
     nh_pair *pair = nh_pair_at(comm->head, comm->nranks, sends ? rank : wait.peer, sends ? wait.peer : rank);
     return nh_pair_posted(pair, sends, wait.number) && !nh_pair_posted(pair, !sends, wait.number);
   }
-  return op == NH_WAIT;
+  if (op != NH_WAIT) return false;
+  int index = (int)(wait.number >> 42);
+  return nh_signal_number(index, nh_signals(nh_pair_at(comm->head, comm->nranks, wait.peer, rank), index)) < wait.number;
 }
 
 static bool same(nh_wait a, nh_wait b)

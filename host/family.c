@@ -171,6 +171,9 @@ static ncclResult_t join(nh_task *task)
   if (result != ncclSuccess) return result;
   family->child->timeout = family->parent->timeout;
   next.home = task->home;
+  next.called = task->called;
+  next.seq = task->seq;
+  next.started = task->started;
   next.next = task->next;
   next.lane = task->lane;
   next.more = family;

@@ -115,6 +115,7 @@ static ncclResult_t submit_now(nh_task *task)
 ncclResult_t nh_submit(nh_task *task)
 {
   task->home = task->comm;
+  task->called = task->op;
   if (nh_tracing()) task->started = nh_now();
   if (!group.depth) return submit_now(task);
   nh_task *copy = copy_of(task);
@@ -181,6 +182,9 @@ static ncclResult_t match_self(void)
     if (!recv) break;
     ncclResult_t result = nh_copy_to_self(send, recv);
     if (result != ncclSuccess) return result;
+    send->path = recv->path = "self";
+    nh_trace(send);
+    nh_trace(recv);
   }
   for (nh_task *task = group.first; task; task = task->next)
     if (to_self(task) && task->result == ncclInProgress)

@@ -189,6 +189,7 @@ ncclResult_t nh_window_deregister(ncclComm_t comm, ncclWindow_t window);
 void *nh_window_pointer(ncclComm_t comm, ncclWindow_t window);
 void nh_windows_free(ncclComm_t comm);
 ncclResult_t nh_put(ncclComm_t comm, const void *local, size_t bytes, int peer, ncclWindow_t window, size_t offset, int signal);
+uint64_t nh_signal_number(int index, uint64_t signals);
 ncclResult_t nh_wait_signals(ncclComm_t comm, int n, const ncclWaitSignalDesc_t *descriptions);
 ncclResult_t nh_op_create(ncclComm_t comm, ncclRedOp_t *op, const void *scalar, int type, bool immediate);
 ncclResult_t nh_op_destroy(ncclComm_t comm, ncclRedOp_t op);

@@ -51,7 +51,7 @@ struct ncclComm {
   int spins;                    /* polls before the first yield */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
   _Atomic uint64_t calls;       /* counted for NICKEL_FAULT */
-  uint64_t seq, round, pieces, directs;
+  uint64_t seq, round, pieces, directs, onesided;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */
   uint64_t *waited;             /* signals taken, [peer][NH_SIGNALS] */
@@ -92,6 +92,7 @@ struct nh_task {
   bool all_done;                /* in NH_DIRECT_END: every rank has said so */
   uint64_t serial;              /* of comm: a group may outlive it */
   nh_op op;
+  nh_op called;                 /* what the caller called, for the trace: a split ends as a join */
   const void *send;
   void *recv;
   size_t count;

@@ -39,14 +39,17 @@ static uint64_t name_of(ncclComm_t comm)
 void nh_trace(nh_task *task)
 {
   char text[1024];
-  ncclComm_t comm = task->comm;
+  nh_call call;
   if (!nh_tracing()) return;
+  ncclComm_t comm = task->home ? task->home : task->comm;
+  nh_describe(task, &call); /* says what the call has no operation or root for */
+  int root = task->called >= NH_SEND && task->called <= NH_WAIT ? task->root : call.root;
   int length = snprintf(text, sizeof text,
                         "{\"start\": %.9f, \"end\": %.9f, \"pid\": %d, \"tid\": %d, \"comm\": \"%016lx\", \"rank\": %d, \"nranks\": %d, \"call\": %lu, "
                         "\"operation\": \"%s\", \"count\": %zu, \"type\": \"%s\", \"op\": \"%s\", \"root\": %d, \"bytes\": %zu, \"path\": \"%s\", \"result\": %d}\n",
                         task->started, nh_now(), getpid(), gettid(), (unsigned long)name_of(comm), comm->rank, comm->nranks, (unsigned long)task->seq + 1,
-                        nh_op_name(task->op), task->count, nh_type_name(task->type), nh_redop_name(task->redop), task->root,
-                        task->count * nh_type_size(task->type), task->path ? task->path : "", task->result);
+                        nh_op_name(task->called), task->count, nh_type_name(task->type), nh_redop_name(call.redop), root, task->count * nh_type_size(task->type),
+                        task->path ? task->path : "", task->result);
   ssize_t wrote = length > 0 ? write(fd, text, (size_t)length) : 0;
   (void)wrote; /* a full disk must not end the program */
 }

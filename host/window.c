@@ -141,6 +141,7 @@ static ncclResult_t put_step(nh_task *task)
 {
   ncclComm_t comm = task->comm;
   task->moved = true;
+  task->seq = comm->onesided++;
   ncclResult_t result = reserve(comm, comm->rank, task->root);
   if (result != ncclSuccess) return result;
   if (task->count) memcpy(task->recv, task->send, task->count);
@@ -172,6 +173,12 @@ ncclResult_t nh_put(ncclComm_t comm, const void *local, size_t bytes, int peer, 
   return nh_submit(&task);
 }
 
+/* Index and number of signals in one word, for whoever looks whether the wait is over. */
+uint64_t nh_signal_number(int index, uint64_t signals)
+{
+  return (uint64_t)index << 42 | (signals & 0x3ffffffffff);
+}
+
 /* root: the peer; redop: the signal's index; count: how many. */
 static ncclResult_t wait_step(nh_task *task)
 {
@@ -180,6 +187,8 @@ static ncclResult_t wait_step(nh_task *task)
   if (task->phase == NH_START) {
     task->moved = true;
     task->phase = NH_POSTED;
+    task->seq = comm->onesided++;
+    task->round = nh_signal_number(task->redop, *taken + task->count);
     ncclResult_t result = reserve(comm, task->root, comm->rank);
     if (result != ncclSuccess) return result;
   }

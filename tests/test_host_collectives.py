@@ -245,7 +245,7 @@ def test_every_call(n: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(("n", "kind"), [(2, "processes"), (3, "mixed"), (3, "threads")])
+@pytest.mark.parametrize(("n", "kind"), [(2, "processes"), (3, "mixed"), (3, "threads"), (4, "processes"), (5, "mixed")])
 def test_every_call_in_every_memory(n: int, kind: str) -> None:
     """The same for the whole product with memory kinds and sizes."""
     run(n, all_cases, True, kind=kind, make_comm=False, deadline=140)

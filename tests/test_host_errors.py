@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -91,10 +92,13 @@ def test_timeouts() -> None:
         finally:
             assert (time.monotonic() - begun < 0.9) == (0 < timeout < 1 or (timeout < 0 and environment == "0.3"))
 
-    for timeout, environment, works in ((0.3, "20", False), (-1, "0.3", False), (0, "0.3", True), (-1, "nonsense", True), (-1, "0", True)):
-        first, second = forks.fork(2, waits, timeout, environment)
-        if works:
-            forks.values([first, second])
-        else:
-            first.failed(TIMEOUT, "timeout", "0.3 s", ranks=[1])
-            assert second.error is not None and second.error.code == TIMEOUT, second
+    settings = ((0.3, "20", False), (-1, "0.3", False), (0, "0.3", True), (-1, "nonsense", True), (-1, "0", True))
+    with contextlib.ExitStack() as stack:
+        pairs = [stack.enter_context(forks.Forked(2, waits, timeout, environment)) for timeout, environment, _ in settings]
+        for pair, (_, _, works) in zip(pairs, settings, strict=True):
+            first, second = pair.ends()
+            if works:
+                forks.values([first, second])
+            else:
+                first.failed(TIMEOUT, "timeout", "0.3 s", ranks=[1])
+                assert second.error is not None and second.error.code == TIMEOUT, second

@@ -114,9 +114,9 @@ def test_chaos(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(130)
 @forks.nursery(deadline=120)
-def test_chaos_400(tmp_path: Path) -> None:
-    """The same 400 times."""
-    chaos(400, 6, tmp_path)
+def test_chaos_300(tmp_path: Path) -> None:
+    """The same 300 times."""
+    chaos(300, 6, tmp_path)
 
 
 def leaves(rank: int, nranks: int, ids: list[bytes], how: str, blocked_in: str) -> float:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import Comm, both_ways
@@ -87,9 +87,9 @@ def test_finalize_on_one_rank() -> None:
             return comm.finalize()
         if rank == 0:
             return comm.finalize()
-        time.sleep(0.8 if how == "absent" else 0.1)
+        time.sleep(0.6 if how == "absent" else 0.1)
         comm.destroy()
-        time.sleep(0.4)
+        time.sleep(0.3)
 
     forks.fork(2, rank_main, "absent")[0].failed(TIMEOUT, "timeout", "ncclCommFinalize", "rank 1", ranks=[1])
     closed = forks.fork(2, rank_main, "closes")[0].failed(REMOTE_ERROR, "remote", "ncclCommFinalize", "closed", ranks=[1])
@@ -132,7 +132,7 @@ def test_revoked() -> None:
         comm, buffer, ends = Comm(nranks, ids[0], rank), np.ones(50_000, np.float32), []
         comm.barrier()
         if rank == 2:
-            time.sleep(1.2)  # the one that the others wait for
+            time.sleep(0.8)  # the one that the others wait for
             error = raised(comm.all_reduce, buffer, buffer)
             assert error.code == REMOTE_ERROR and "revoked" in error.text and error.ranks == (0,), error
             comm.revoke()
@@ -142,11 +142,11 @@ def test_revoked() -> None:
             begun = time.monotonic()
             error = raised(wait)
             assert error.code == REMOTE_ERROR and error.ranks == (0,) and "revoked" in error.text, error
-            assert time.monotonic() - begun < 1.2
+            assert time.monotonic() - begun < 0.8
             return comm.destroy()
         worker = threading.Thread(target=lambda: ends.append(raised(wait)), daemon=True)
         worker.start()
-        time.sleep(0.4)
+        time.sleep(0.2)
         comm.revoke()
         worker.join(1)
         assert ends and ends[0].code == INVALID_USAGE and "ncclCommRevoke" in ends[0].text, ends
@@ -189,7 +189,7 @@ def test_suspend() -> None:
 
 @forks.nursery()
 def test_memory_statistics() -> None:
-    """The four statistics can be read, the total grows with the first message to a peer, an unknown one and NULL are ncclInvalidArgument."""
+    """The four statistics can be read, the total grows with the first message to a peer; others and NULL are ncclInvalidArgument."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm, value, seen = Comm(nranks, ids[0], rank), ctypes.c_uint64(), []
@@ -212,13 +212,12 @@ def test_memory_statistics() -> None:
         end.returned()
 
 
-@pytest.mark.parametrize("version", [22902, 22903, 22907, 23003, 23007, 23101, 23102, 23203])
 @forks.nursery()
-def test_properties(version: int) -> None:
+def test_properties() -> None:
     """ncclCommQueryProperties writes exactly the fields that the struct's version has, whatever its size says."""
-    size = max(n for since, n in PROPERTIES.items() if since <= version)
     comm = Comm(1, host_c.unique_id(), 0)
-    for told in (size, 0, 16, 4096):
+    for version, told in itertools.product((22902, 22903, 22907, 23003, 23007, 23101, 23102, 23203), (40, 0, 152, 4096)):
+        size = max(n for since, n in PROPERTIES.items() if since <= version)
         raw = (ctypes.c_uint8 * 256)(*[0xAA] * 256)
         ctypes.c_size_t.from_buffer(raw).value = told
         ctypes.c_uint.from_buffer(raw, 8).value, ctypes.c_uint.from_buffer(raw, 12).value = MAGIC, version

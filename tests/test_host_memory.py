@@ -72,7 +72,7 @@ def test_nothing_piles_up_1000() -> None:
 
 @forks.nursery()
 def test_failed_inits_leave_nothing() -> None:
-    """50 inits that fail, by a deadline, a mismatch or a used id, leave no descriptor, no mapping and no thread."""
+    """20 inits that fail, by a deadline, a mismatch or a used id, leave no descriptor, no mapping and no thread."""
     host_c.set_timeout(0.01)
 
     def attempts(turns: int) -> dict[str, int]:
@@ -82,7 +82,7 @@ def test_failed_inits_leave_nothing() -> None:
             assert raised(host_c.Comm, 2 + turn % 2, id_, turn % 2).kind in ("timeout", "id reused")
         return forks.holds()
 
-    assert attempts(2) == attempts(48)
+    assert attempts(2) == attempts(18)
 
 
 @forks.nursery()

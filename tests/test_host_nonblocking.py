@@ -174,7 +174,7 @@ def test_init_that_fails() -> None:
     aborted or destroyed."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes], how: str, end: str) -> None:
-        host_c.set_timeout(0.5)
+        host_c.set_timeout(0.3)
         if rank == 1 and how == "deadline":
             return
         number, size = (0 if how == "duplicate" else rank), (nranks + rank if how == "size" else nranks)
@@ -210,17 +210,17 @@ def test_abort_in_progress(doing: str) -> None:
         host_c.set_timeout(6)
         value = np.ones(50_000, np.float32)
         if rank == 1 and doing == "init":
-            time.sleep(1)
+            time.sleep(0.6)
             return
         comm = Comm(nranks, ids[0], rank, polled())
         if doing != "init":
             comm.wait()
         if rank == 1:
-            time.sleep(1)
+            time.sleep(0.6)
             comm.barrier() if comm.poll() == SUCCESS else comm.wait()
         begin = {"init": lambda: None, "call": lambda: comm.all_reduce(value, value), "split": lambda: comm.split(0)}
         begin.get(doing, comm.finalize)()
-        time.sleep(0.3)
+        time.sleep(0.2)
         assert comm.query("CommGetAsyncError") == IN_PROGRESS
         begun = time.monotonic()
         comm.abort()
@@ -228,7 +228,7 @@ def test_abort_in_progress(doing: str) -> None:
         assert raised(comm.query, "CommGetAsyncError").code == INVALID_ARGUMENT
         held = forks.holds()
         assert held["threads"] == 1 and held["memfds"] == held["mappings"] == 0, held
-        time.sleep(0.6)
+        time.sleep(0.4)
 
     ends = forks.fork(2, rank_main)
     ends[0].returned()

@@ -67,7 +67,7 @@ int main(int argc, char **argv)
     start_other(argv, &id);
   }
   for (size_t i = 0; rank && i < sizeof id; i++) sscanf(argv[2] + 2 * i, "%2hhx", (unsigned char *)&id.internal[i]);
-  CHECK(nickelCommSetTimeout(NULL, 3));
+  CHECK(nickelCommSetTimeout(NULL, 2));
   CHECK(ncclCommInitRank(&comm, 2, id, rank));
   CHECK(ncclMemAlloc(&memory, COUNT * sizeof(float)));
   reduce(plain, rank);
