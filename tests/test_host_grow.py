@@ -121,6 +121,7 @@ def test_grow_against_another_size() -> None:
         assert time.monotonic() - begun < 2
         if comm:
             comm.barrier()
+        helper.barrier()  # the maker of the id lives until all have used it
 
     for how in ("size", "number"):
         for end in forks.fork(3, rank_main, how, ids=2):

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from helpers import forks, host_c
-from helpers.host_c import INVALID_ARGUMENT, SYSTEM_ERROR, raised
+from helpers.host_c import INVALID_ARGUMENT, REMOTE_ERROR, SYSTEM_ERROR, raised
 
 
 def create_and_destroy(rounds: int) -> None:
@@ -215,3 +215,60 @@ def test_parts_of_memory() -> None:
         assert (memory[60_000:90_000] == memory[:30_000] + (1 - rank)).all()
 
     forks.values(forks.fork(2, rank_main))
+
+
+@forks.nursery()
+def test_killed_owner_of_memory() -> None:
+    """A peer that is killed while the others have not looked into its ncclMemAlloc memory yet is a lost peer like any other."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], message: bool) -> None:
+        host_c.set_timeout(5)
+        comm, buffer = host_c.Comm(nranks, ids[0], rank), host_c.empty(50_000, np.float32)
+        comm.barrier()
+        if rank == 0:
+            time.sleep(0.4)
+        forks.say(f"calls {rank}")
+        if not message:
+            comm.all_reduce(buffer, buffer)
+        elif rank == 1:
+            comm.send(buffer, 0)
+        else:
+            comm.recv(buffer, 1)
+
+    for message in (False, True):
+        with forks.Forked(2, rank_main, message) as ranks:
+            ranks.wait_for("calls 1")
+            time.sleep(0.15)
+            ranks.kill(1)
+            ranks.ends()[0].failed(REMOTE_ERROR, "remote", "rank 1", ranks=[1])
+
+
+@forks.nursery()
+def test_memory_that_cannot_be_reached() -> None:
+    """When one rank cannot map a peer's memory, no rank is told that the call succeeded, in a collective or for a message, whoever of the
+    two comes later."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], message: bool) -> list[host_c.HostError]:
+        host_c.set_timeout(5)
+        errors, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+        for turn, id_ in enumerate(ids):
+            comm = host_c.Comm(nranks, id_, rank)
+            comm.barrier()
+            buffer = np.ones(50_000, np.float32) if message and rank == 1 else host_c.empty(50_000, np.float32)
+            if rank == 1:
+                forks.no_more_descriptors()
+            time.sleep(0.0003 * (turn // 2) if turn % 2 == rank else 0)
+            if not message:
+                errors.append(raised(comm.all_reduce, buffer, buffer))
+            else:
+                errors.append(raised(comm.send if rank == 1 else comm.recv, buffer, 1 - rank))
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            comm.abort()
+        return errors
+
+    for message in (False, True):
+        peer, fails = forks.values(forks.fork(2, rank_main, message, ids=16))
+        for error in fails:
+            assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and "open files" in error.text, error
+        for error in peer:
+            assert error.code in (SYSTEM_ERROR, REMOTE_ERROR) and "rank 1" in error.text, error
