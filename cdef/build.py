@@ -26,7 +26,7 @@ KNOWN_TYPES = "typedef unsigned long size_t, uint64_t, int64_t; typedef _Bool bo
 
 # The part of loader.h and plan.h that Python uses.
 LOADER = """
-enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, PN_MEMORY, PN_NONE, ... };
+enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, PN_MEMORY, PN_NONE, PN_AT_START, ... };
 typedef struct { const char *name, *since; } pn_symbol;
 typedef struct pn_table pn_table;
 typedef struct { pn_table *table; ncclComm_t comm; int state; ...; } pn_comm;

@@ -218,7 +218,8 @@ static int launch(pn_plan *plan, const uintptr_t *stream, ncclSimInfo_t *info)
   if (code != 0) return leave(plan, code);
   plan->failed = PN_NONE;
   code = start_groups(plan, &opened, info != NULL);
-  if (code == 0) code = make_calls(plan, stream);
+  if (code != 0) plan->failed = PN_AT_START;
+  else code = make_calls(plan, stream);
   for (int i = 0; i < opened && code != 0; i++) spoil(&plan->parts[i]);
   int ended = end_groups(plan, opened, code == 0 ? info : NULL);
   leave_comms(plan, plan->ncomms);

@@ -26,7 +26,7 @@ typedef struct pn_part {
 
 typedef struct pn_plan {
   int length;         /* how many operations */
-  int failed;         /* the operation that the library refused at the last launch; PN_NONE: none of them */
+  int failed;         /* the operation that the library refused at the last launch; PN_NONE: none of them; PN_AT_START: no group was opened */
   char text[PN_TEXT]; /* the library's words for it */
   atomic_int busy;    /* 1 while a thread is inside */
   int room, ncomms, nparts;
@@ -35,7 +35,7 @@ typedef struct pn_plan {
   pn_part *parts;  /* every library, once */
 } pn_plan;
 
-enum { PN_NONE = -1 };
+enum { PN_NONE = -1, PN_AT_START = -2 };
 
 pn_plan *pn_plan_new(void);
 void pn_plan_free(pn_plan *plan);

@@ -53,7 +53,12 @@ class Batch:
         self.operations.append(operation)  # before C knows it: what C has must be kept alive, whatever happens now
         if self._plan is None:
             self._plan = new_plan()
-        if code := PLANNED[operation.call](self._plan, comm._guard, *operation.args):
+        try:
+            code = PLANNED[operation.call](self._plan, comm._guard, *operation.args)
+        except (OverflowError, TypeError):  # a number that C cannot hold
+            self.operations.pop()
+            raise
+        if code:
             self.operations.pop()
             raise refusal(code)
 
@@ -103,6 +108,9 @@ class Batch:
             said = ffi.string(self._plan.text).decode(errors="replace").strip()
             place = (failed, len(self.operations))
             raise operation.comm._error(code, name_of(operation.call), said, place)
+        elif failed == lib.PN_AT_START:
+            comms = comms_of(self.operations)
+            raise group_error(code, "ncclGroupStart", comms[0].library, comms)
         else:
             self._ended(end)
 

@@ -115,7 +115,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         """Every rank ends up with the element-wise reduction of all ranks' send buffers. In place without recv."""
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
-            and send and recv and count <= MOST and not open_groups and config is None
+            and send and recv and count <= MOST
         ):  # fmt: skip
             s, r = send, recv
             n, t = count, dtype
@@ -128,10 +128,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         if type(op) is not RedOp:
             op = self._op(op, t)
         handle = 0 if stream is None else self._stream(stream)
-        if open_groups or config is not None:
-            self._run(all_reduce, (send, recv, keep), s, r, n, t, op, handle, config=config)
-            return recv
         try:
+            if open_groups or config is not None:
+                self._run(all_reduce, (send, recv, keep), s, r, n, t, op, handle, config=config)
+                return recv
             code = all_reduce(self._guard, s, r, n, t, op, handle)
         except OverflowError:  # a bare address or count that C cannot hold; the long way says which
             alike(self._memory, send, recv, count, dtype)
