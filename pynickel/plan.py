@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ._nccl import lib
@@ -55,6 +55,7 @@ class Plan(Batch):
             raise TypeError(f"comm must be a Communicator, not {comm!r}")
         comm._require_ready("Plan()")
         self.comm = comm
+        self._changing = Lock()  # what Python and C know of the operations changes together
 
     all_reduce = queued(Communicator.all_reduce)
     broadcast = queued(Communicator.broadcast)
@@ -96,11 +97,17 @@ class Plan(Batch):
         else:
             raise InvalidUsageError("launch(stream=) cannot be part of group(): queue the operations with their stream")
 
+    def extend(self, other: Batch) -> None:
+        """Put all operations of another batch behind the own ones."""
+        with self._changing:
+            super().extend(other)
+
     def clear(self) -> None:
         """Forget all operations and let go of their buffers."""
-        if self._plan is not None and (code := lib.pn_plan_clear(self._plan)):
-            raise refusal(code)
-        self.operations.clear()
+        with self._changing:
+            if self._plan is not None and (code := lib.pn_plan_clear(self._plan)):
+                raise refusal(code)
+            self.operations.clear()
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self)} operations on {self.comm!r}>"

@@ -20,7 +20,10 @@ NOTHING = View(0, 0, None)
 
 
 class VariableCounts(Calls):
-    """The variable-count forms. Parts lie side by side in rank order; counts are the same on all ranks, and may be 0."""
+    """The variable-count forms. Parts lie side by side in rank order; counts are the same on all ranks, and may be 0.
+
+    `config` is for those that are groups of broadcasts or reductions; sends and receives take none.
+    """
 
     __slots__ = ()
 
@@ -69,7 +72,17 @@ class VariableCounts(Calls):
         batch.run(operations)
         return recv
 
-    def gather_v(self, send: Any, recv: Any, counts: Sequence[int], root: int = 0, *, dtype: Any = None, stream: Any = None) -> Any:
+    def gather_v(
+        self,
+        send: Any,
+        recv: Any,
+        counts: Sequence[int],
+        root: int = 0,
+        *,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
+    ) -> Any:
         """The root ends up with all ranks' send buffers in recv, in rank order; rank i sends counts[i]. Elsewhere recv is not used.
 
         In place at the root: send is the root's part of recv. It is a group of sends and receives.
@@ -78,14 +91,24 @@ class VariableCounts(Calls):
         at_root, (own, mine) = self._rank == root, parts[self._rank]
         s, r, t, keep = self._located(send, mine, recv if at_root else None, total(parts) if at_root else 0, dtype)
         check_apart(s, mine, r, total(parts) if at_root else 0, t, (s, r + own * t.itemsize))
-        operations = [self._one(lib.comm_ncclSend, (s, mine, t, root), stream, keep)] if mine else []
+        operations = [self._one(lib.comm_ncclSend, (s, mine, t, root), stream, keep, config)] if mine else []
         for peer, (at, n) in enumerate(parts):
             if at_root and n:
-                operations.append(self._one(lib.comm_ncclRecv, (r + at * t.itemsize, n, t, peer), stream, keep))
+                operations.append(self._one(lib.comm_ncclRecv, (r + at * t.itemsize, n, t, peer), stream, keep, config))
         batch.run(operations)
         return recv
 
-    def scatter_v(self, send: Any, recv: Any, counts: Sequence[int], root: int = 0, *, dtype: Any = None, stream: Any = None) -> Any:
+    def scatter_v(
+        self,
+        send: Any,
+        recv: Any,
+        counts: Sequence[int],
+        root: int = 0,
+        *,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
+    ) -> Any:
         """Rank r ends up with its part, counts[r] elements, of the root's send buffer; elsewhere send is not used and may be None.
 
         In place at the root: recv is the root's part of send. It is a group of sends and receives.
@@ -94,15 +117,23 @@ class VariableCounts(Calls):
         at_root, (own, mine) = self._rank == root, parts[self._rank]
         s, r, t, keep = self._located(send if at_root else None, total(parts) if at_root else 0, recv, mine, dtype)
         check_apart(s, total(parts) if at_root else 0, r, mine, t, (r, s + own * t.itemsize))
-        operations = [self._one(lib.comm_ncclRecv, (r, mine, t, root), stream, keep)] if mine else []
+        operations = [self._one(lib.comm_ncclRecv, (r, mine, t, root), stream, keep, config)] if mine else []
         for peer, (at, n) in enumerate(parts):
             if at_root and n:
-                operations.append(self._one(lib.comm_ncclSend, (s + at * t.itemsize, n, t, peer), stream, keep))
+                operations.append(self._one(lib.comm_ncclSend, (s + at * t.itemsize, n, t, peer), stream, keep, config))
         batch.run(operations)
         return recv
 
     def all_to_all_v(
-        self, send: Any, recv: Any, send_counts: Sequence[int], recv_counts: Sequence[int], *, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int],
+        *,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Part i of recv, recv_counts[i] elements, is what rank i had as part r of its send buffer, r being this rank.
 
@@ -119,9 +150,9 @@ class VariableCounts(Calls):
         operations = []
         for peer, ((at, n), (to, m)) in enumerate(zip(parts, places, strict=True)):
             if n:
-                operations.append(self._one(lib.comm_ncclSend, (s + at * t.itemsize, n, t, peer), stream, keep))
+                operations.append(self._one(lib.comm_ncclSend, (s + at * t.itemsize, n, t, peer), stream, keep, config))
             if m:
-                operations.append(self._one(lib.comm_ncclRecv, (r + to * t.itemsize, m, t, peer), stream, keep))
+                operations.append(self._one(lib.comm_ncclRecv, (r + to * t.itemsize, m, t, peer), stream, keep, config))
         batch.run(operations)
         return recv
 

@@ -101,7 +101,13 @@ def every_call(comm: Communicator) -> dict[str, Callable[[], Any]]:
         "gather": lambda: comm.gather(one, all_of_it), "scatter": lambda: comm.scatter(all_of_it, one),
         "send": lambda: comm.send(one, 0), "recv": lambda: comm.recv(one, 0), "send_recv": lambda: comm.send_recv(one, 0, one.copy(), 0),
         "barrier": comm.barrier, "wait": comm.wait, "get_async_error": comm.get_async_error, "finalize": comm.finalize,
-        "with": lambda: comm.__enter__(),
+        "with": lambda: comm.__enter__(), "poll": comm.poll, "suspend": comm.suspend, "resume": comm.resume, "revoke": comm.revoke,
+        "all_gather_v": lambda: comm.all_gather_v(all_of_it[:1], all_of_it.copy(), [1] * comm.nranks),
+        "all_to_all_v": lambda: comm.all_to_all_v(all_of_it, all_of_it.copy(), [1] * comm.nranks, [1] * comm.nranks),
+        "signal": lambda: comm.signal(0), "wait_signal": lambda: comm.wait_signal(0), "register": lambda: comm.register(one),
+        "window": lambda: comm.window(one), "pre_mul_sum": lambda: comm.pre_mul_sum(1, "int8"), "split": lambda: comm.split(0),
+        "duplicate": comm.duplicate, "shrink": lambda: comm.shrink([0]), "grow": lambda: comm.grow(9), "growth_id": comm.growth_id,
+        "properties": comm.properties, "memory_stats": comm.memory_stats, "Plan": lambda: pynickel.Plan(comm),
     }  # fmt: skip
 
 
