@@ -59,6 +59,7 @@ class Library:
         self.path = ffi.string(c.pn_path(table)).decode(errors="surrogateescape")
         self.reason = reason
         self.ffi = ffi
+        self._key: Any = None
         self._present = frozenset(name for name, (index, _) in symbols().items() if c.pn_address(table, index))
         self.lib: Any = Functions(self)
         self.kind = "host" if self.has("nickelHostVersion") else self._vendor()
@@ -96,7 +97,7 @@ class Library:
         if key is not None and (not isinstance(key, str) or len(key.encode()) < 32):
             raise ValueError("key must be a str of at least 32 bytes, or None")
         config = ffi.new("ncclEncryptionConfig_t *", c.pn_initial_ncclEncryptionConfig_t)
-        text = ffi.new("char[]", (key or "").encode())
+        text = self._key = ffi.new("char[]", (key or "").encode())  # NCCL does not say that it copies the key
         config.mode = c.NCCL_ENCRYPTION_MODE_NONE if key is None else c.NCCL_ENCRYPTION_MODE_PSK
         config.psk = ffi.NULL if key is None else text
         self.check(c.ncclSetEncryption(self.table, config), "ncclSetEncryption")

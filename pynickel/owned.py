@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .batch import refuse_in_group
-from .errors import CommunicatorClosedError
+from .errors import CommunicatorClosedError, ForkedError
 
 if TYPE_CHECKING:
     from .lifetime import Lifetime
@@ -27,7 +27,7 @@ class Owned:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give it back to the library; twice, or after the communicator has ended, is harmless."""
+        """Give it back to the library; twice, after the communicator has ended, or in a forked child it is harmless."""
         if not self.is_open:
             return
         what = f"closing a {type(self).__name__}"
@@ -36,7 +36,7 @@ class Owned:
             with self.comm._entered(what) as handle:
                 code, function = self._release(handle)
                 self._forget()
-        except CommunicatorClosedError:
+        except (CommunicatorClosedError, ForkedError):
             self._forget()
             return
         if code != 0:

@@ -251,6 +251,32 @@ def test_after_abort(recording: Recorder) -> None:
     assert recording.names == [] and not thing.is_open
 
 
+def test_in_a_forked_child() -> None:
+    """A forked child closes what its parent's communicator owns without harm; the parent's goes on."""
+    import subprocess
+    import sys
+
+    code = """
+import os, numpy as np, pynickel as p
+comm = p.Communicator(1, p.UniqueId.create('host'), 0, library='host')
+op, plan = comm.pre_mul_sum(2, 'float32'), p.Plan(comm)
+plan.all_reduce(box := np.ones(2, 'f4'), op=op)
+if (pid := os.fork()) == 0:
+    try:
+        plan.launch()
+    except p.ForkedError:
+        op.close()
+        os._exit(0)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+plan.launch()
+assert box.tolist() == [2, 2]
+comm.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=20, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_not_in_a_group(comm: Communicator) -> None:
     """Making and closing happen at once, so they are refused in a group, where operations that use them wait."""
     op = comm.pre_mul_sum(1, "int32")
