@@ -24,9 +24,9 @@ GUARD = re.compile(r"^#(?:ifndef|define) \w+_H$|^#endif$|^#include .*$|^/\* SPDX
 KNOWN_TYPES = "typedef unsigned long size_t, uint64_t, int64_t; typedef _Bool bool; typedef int " + ", ".join(
     f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32)) + ";\n"
 
-# The part of loader.h that Python uses.
+# The part of loader.h and plan.h that Python uses.
 LOADER = """
-enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, ... };
+enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, PN_MEMORY, PN_NONE, PN_AT_START, ... };
 typedef struct { const char *name, *since; } pn_symbol;
 typedef struct pn_table pn_table;
 typedef struct { pn_table *table; ncclComm_t comm; int state; ...; } pn_comm;
@@ -41,9 +41,19 @@ pn_comm *pn_comm_new(pn_table *table);
 void pn_comm_free(pn_comm *comm);
 unsigned pn_generation(void);
 int pn_enter(pn_comm *comm);
+int pn_enter_at(pn_comm *comm, int state);
 void pn_leave(pn_comm *comm);
 int pn_install_interrupt(pn_table *table);
 extern "Python+C" int pn_check_signals(void);
+typedef struct { int length, failed; char text[...]; ...; } pn_plan;
+pn_plan *pn_plan_new(void);
+void pn_plan_free(pn_plan *plan);
+int pn_plan_extend(pn_plan *plan, pn_plan *other);
+int pn_plan_clear(pn_plan *plan);
+int pn_plan_launch(pn_plan *plan);
+int pn_plan_launch_on(pn_plan *plan, uintptr_t stream);
+int pn_plan_simulate(pn_plan *plan, ncclSimInfo_t *info);
+int pn_plan_result(const pn_plan *plan, const pn_table *table);
 """
 
 
@@ -61,6 +71,10 @@ class Param(NamedTuple):
     def is_address(self) -> bool:
         """A buffer or a stream; out-parameters and structs are not."""
         return re.fullmatch(r"(?:(?:const )?void \*|cudaStream_t )\w+", self.text) is not None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.text.startswith("cudaStream_t ")
 
     @property
     def guarded(self) -> str:
@@ -86,12 +100,21 @@ class Function(NamedTuple):
     def has_comm(self) -> bool:
         return any(p.is_comm for p in self.params)
 
+    @property
+    def can_be_planned(self) -> bool:
+        return self.has_comm and any(p.is_stream for p in self.params)
+
     def prototype(self, prefix: str = "", *first: str) -> str:
         return f"{self.result}{prefix}{self.name}({', '.join([*first, *(p.text for p in self.params)]) or 'void'})"
 
     def guarded_prototype(self) -> str:
         """comm_<name>: the communicator comes as its guard; buffers and streams as numbers, which cffi converts fastest."""
         return f"{self.result}comm_{self.name}({', '.join(['pn_comm *pn', *(p.guarded for p in self.params if not p.is_comm)])})"
+
+    def planned_prototype(self) -> str:
+        """plan_<name>: the same parameters as comm_<name>; the call is written down in a plan."""
+        params = [p.guarded for p in self.params if not p.is_comm]
+        return f"int plan_{self.name}({', '.join(['pn_plan *plan', 'pn_comm *pn', *params])})"
 
 
 def release_headers() -> list[Path]:
@@ -189,6 +212,23 @@ def wrapper(f: Function, index: int) -> str:
     return text + f"#define {f.name} pn_{f.name}\n"
 
 
+def planned(f: Function) -> str:
+    """The C of lib.plan_<name>(plan, comm, ...), and of what makes the call later."""
+    place = {p.name: i for i, p in enumerate(p for p in f.params if not (p.is_comm or p.is_stream))}
+
+    def found(p: Param) -> str:
+        if p.name in place:
+            return f"({p.text.removesuffix(p.name)})argument[{place[p.name]}]"
+        return "comm" if p.is_comm else "(cudaStream_t)stream"
+
+    stream = next(p.name for p in f.params if p.is_stream)
+    return (f"static ncclResult_t later_{f.name}(pn_table *table, ncclComm_t comm, uintptr_t stream, const uintptr_t *argument)\n{{\n"
+            f"  return pn_{f.name}({', '.join(['table', *map(found, f.params)])});\n}}\n"
+            f"static {f.planned_prototype()}\n{{\n"
+            f"  pn_operation operation = {{later_{f.name}, pn, {stream}, {{{', '.join(f'(uintptr_t){name}' for name in place)}}}}};\n"
+            f"  return pn_plan_add(plan, &operation);\n}}\n")
+
+
 def constant(name: str, value: str) -> str:
     """How cffi is told of a constant; the compiler fills in the value."""
     if value == "NULL":
@@ -204,6 +244,8 @@ def cdef(headers: Headers) -> str:
         lines.append(f.prototype("", "pn_table *pn") + ";")
         if f.has_comm:
             lines.append(f.guarded_prototype() + ";")
+        if f.can_be_planned:
+            lines.append(f.planned_prototype() + ";")
     lines += [constant(name, headers.defines.get(name, "")) for name in headers.constants]
     lines += [f"static const {kind} pn_initial_{kind};" for _, kind in headers.initializers]
     return "\n".join(lines)
@@ -215,13 +257,14 @@ def source(headers: Headers) -> str:
     constants = [f'  {{"{name}", "{since}"}},' for name, since in headers.constants.items()]
     fields = [f'  {{"{owner}", "{field}", "{since}"}},' for owner, field, since in headers.fields]
     return "\n".join([
-        '#include "all.h"', '#include "nickel.h"', '#include "loader.h"',
+        '#include "all.h"', '#include "nickel.h"', '#include "plan.h"',
         "const pn_symbol pn_symbols[] = {", *symbols, "  {NULL, NULL}", "};",
         f"const int pn_symbols_length = {len(symbols)};",
         "const pn_symbol pn_constants[] = {", *constants, "  {NULL, NULL}", "};",
         "const pn_field pn_fields[] = {", *fields, "  {NULL, NULL, NULL}", "};",
         *(f"static const {kind} pn_initial_{kind} = {macro};" for macro, kind in headers.initializers),
         *(wrapper(f, i) for i, f in enumerate(headers.functions)),
+        *(planned(f) for f in headers.functions if f.can_be_planned),
     ])
 
 
@@ -250,7 +293,7 @@ def ffibuilder() -> FFI:
     builder = FFI()
     builder.cdef(cdef(headers))
     builder.set_source(
-        "pynickel._nccl", source(headers), sources=["cdef/loader.c"], include_dirs=["cdef"],
+        "pynickel._nccl", source(headers), sources=["cdef/loader.c", "cdef/plan.c"], include_dirs=["cdef"],
         depends=[str(p.relative_to(HERE.parent)) for p in sorted(HERE.iterdir()) if p.suffix in (".c", ".h", ".py")],
         define_macros=[("Py_LIMITED_API", "0x030a0000")], py_limited_api=True,
         extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread"], extra_link_args=["-pthread"])

@@ -93,6 +93,14 @@ static void *own_symbol(void *handle, const struct link_map *map, const char *na
 }
 
 
+static void *named(const pn_table *table, const char *name)
+{
+  for (int i = 0; i < pn_symbols_length; i++)
+    if (strcmp(pn_symbols[i].name, name) == 0) return table->address[i];
+  return NULL;
+}
+
+
 static pn_table *new_table(void *handle, const struct link_map *map)
 {
   pn_table *table = calloc(1, sizeof *table + (size_t)pn_symbols_length * sizeof(void *));
@@ -105,6 +113,11 @@ static pn_table *new_table(void *handle, const struct link_map *map)
     return NULL;
   }
   for (int i = 0; i < pn_symbols_length; i++) table->address[i] = own_symbol(handle, map, pn_symbols[i].name);
+  table->group_start = (__typeof__(table->group_start))named(table, "ncclGroupStart");
+  table->group_end = (__typeof__(table->group_end))named(table, "ncclGroupEnd");
+  table->simulate_end = (__typeof__(table->simulate_end))named(table, "ncclGroupSimulateEnd");
+  table->broadcast = (__typeof__(table->broadcast))named(table, "ncclBroadcast");
+  table->last_error = (__typeof__(table->last_error))named(table, "ncclGetLastError");
   table->next = tables;
   tables = table;
   return table;
@@ -214,15 +227,21 @@ void pn_comm_free(pn_comm *comm)
 
 /* State is looked at twice: first so that a closed communicator says "closed" even while its last call still runs, and again
    inside, because the thread that was in it may have closed it before it left. */
-int pn_enter(pn_comm *comm)
+int pn_enter_at(pn_comm *comm, int state)
 {
   if (comm->generation != pn_generation()) return PN_FORKED;
-  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) != 0) return PN_CLOSED;
+  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) != state) return PN_CLOSED;
   /* acquire: pairs with the release in pn_leave, so that what the last thread wrote to comm and state is seen here. */
   if (atomic_exchange_explicit(&comm->busy, 1, memory_order_acquire) != 0) return PN_BUSY;
-  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) == 0) return 0;
+  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) == state) return 0;
   pn_leave(comm);
   return PN_CLOSED;
+}
+
+
+int pn_enter(pn_comm *comm)
+{
+  return pn_enter_at(comm, 0);
 }
 
 
@@ -241,11 +260,8 @@ static int interrupt_check(void)
 
 int pn_install_interrupt(pn_table *table)
 {
-  for (int i = 0; i < pn_symbols_length; i++) {
-    if (strcmp(pn_symbols[i].name, "nickelSetInterruptCheck") != 0 || table->address[i] == NULL) continue;
-    void (*install)(int (*)(void)) = (void (*)(int (*)(void)))table->address[i];
-    install(interrupt_check);
-    return 1;
-  }
-  return 0;
+  void (*install)(int (*)(void)) = (void (*)(int (*)(void)))named(table, "nickelSetInterruptCheck");
+  if (install == NULL) return 0;
+  install(interrupt_check);
+  return 1;
 }

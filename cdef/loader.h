@@ -10,7 +10,9 @@ enum {
   PN_MISSING = 0x70000001, /* the library does not have the function */
   PN_BUSY,                 /* another thread is inside the communicator */
   PN_CLOSED,               /* pn_comm.state says so */
-  PN_FORKED                /* the communicator was made by the parent of this process */
+  PN_FORKED,               /* the communicator was made by the parent of this process */
+  PN_MEMORY,               /* no memory */
+  PN_IN_PROGRESS = 7       /* ncclInProgress, also where its release's header is not included */
 };
 
 typedef struct { const char *name, *since; } pn_symbol;                /* since: "2.28.3", or "host" */
@@ -26,6 +28,12 @@ typedef struct pn_table {
   void *handle;
   char *path;
   struct pn_table *next;
+  /* Those that the extension's own C calls. */
+  ncclResult_t (*group_start)(void);
+  ncclResult_t (*group_end)(void);
+  ncclResult_t (*simulate_end)(ncclSimInfo_t *info);
+  ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+  const char *(*last_error)(ncclComm_t comm);
   void *address[];
 } pn_table;
 
@@ -52,8 +60,10 @@ void pn_comm_free(pn_comm *comm);
 /* How many forks lie between the process that loaded this extension and this one. */
 unsigned pn_generation(void);
 
-/* pn_enter: 0, then pn_leave must follow; or the reason why not, in the order forked, closed, busy. */
+/* pn_enter: 0, then pn_leave must follow; or the reason why not, in the order forked, closed, busy.
+   pn_enter_at: the same for a communicator that is to be in that state, not in state 0. */
 int pn_enter(pn_comm *comm);
+int pn_enter_at(pn_comm *comm, int state);
 void pn_leave(pn_comm *comm);
 
 /* Python's answer to "is a signal pending": not 0 ends the call. Defined by cffi, filled in by Python. */

@@ -9,8 +9,11 @@ from importlib import import_module
 # The public names, in reading order, by the module that has them.
 HOMES = {
     "communicator": ["Communicator"],
+    "config": ["Config", "CollConfig"],
     "unique_id": ["UniqueId"],
-    "plan": ["group"],
+    "batch": ["group"],
+    "plan": ["Plan"],
+    "ending": ["abort_all"],
     "enums": [
         "DataType", "RedOp", "Result", "SUM", "PROD", "MAX", "MIN", "AVG", "int8", "uint8", "int32", "uint32", "int64", "uint64",
         "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2",

@@ -3,7 +3,11 @@
 
 from . import parallel as parallel
 from ._version import __version__ as __version__
+from .batch import group as group
 from .communicator import Communicator as Communicator
+from .config import CollConfig as CollConfig
+from .config import Config as Config
+from .ending import abort_all as abort_all
 from .enums import AVG as AVG
 from .enums import MAX as MAX
 from .enums import MIN as MIN
@@ -56,5 +60,5 @@ from .lowlevel import ffi as ffi
 from .lowlevel import lib as lib
 from .memory import empty as empty
 from .memory import mem_alloc as mem_alloc
-from .plan import group as group
+from .plan import Plan as Plan
 from .unique_id import UniqueId as UniqueId

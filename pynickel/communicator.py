@@ -4,28 +4,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from threading import get_ident
+from collections.abc import Sequence
 from typing import Any
 
-from . import _nccl, make, p2p, plan
+from . import _nccl, batch, make, p2p
 from ._nccl import ffi
+from .batch import Operation, open_groups
 from .buffer import MOST, alike, check_apart, pair, single
+from .config import CollConfig, Config
 from .deadline import checked_timeout
-from .enums import DataType, RedOp, as_op, uint8
+from .enums import DataType, RedOp, uint8
+from .errors import NotAvailableError
+from .facts import Facts
+from .family import Family
 from .layout import HOST
 from .library import Library
-from .lifetime import Lifetime
-from .plan import Operation, open_groups
-from .stream import PER_THREAD, as_stream
+from .lifetime import IN_PROGRESS
+from .one_sided import OneSided
 from .unique_id import UniqueId
+from .variable import VariableCounts
 
 c = _nccl.lib
 all_reduce = c.comm_ncclAllReduce
 SUM = RedOp.SUM
 
 
-class Communicator(Lifetime):
+class Communicator(VariableCounts, OneSided, Family, Facts):
     """One rank of a group of ranks that communicate; all of them call the same operations in the same order.
 
     Buffers (`send`, `recv`, `buffer`) are int addresses, which need `count` and `dtype`, or arrays: NumPy, DLPack, array
@@ -37,7 +41,8 @@ class Communicator(Lifetime):
     NumPy, for addresses and for raw bytes. `root`, `peer`: 0 to nranks - 1. `op`: a RedOp or its name. `stream`: None for
     the default stream, a handle, or a stream of CUDA Python, torch or CuPy.
 
-    As a context manager: a clean exit closes, an exception aborts. One thread at a time may use a communicator.
+    `config`: a CollConfig, with NCCL 2.31 and later. As a context manager: a clean exit closes, an exception aborts. One
+    thread at a time may use a communicator.
     """
 
     __slots__ = ()
@@ -45,9 +50,10 @@ class Communicator(Lifetime):
     def __init__(
         self,
         nranks: int,
-        unique_id: UniqueId | bytes,
+        unique_id: UniqueId | bytes | Sequence[UniqueId | bytes],
         rank: int,
         *,
+        config: Config | None = None,
         library: str | os.PathLike[str] | Library | None = None,
         device: int | None = None,
         timeout: float | None = None,
@@ -57,14 +63,17 @@ class Communicator(Lifetime):
 
         `timeout`: seconds that this, and later every wait of the communicator, may last; with NVIDIA's library it makes the
         communicator non-blocking. `device`: the GPU to use, by default the current one; a label on the CPU library.
+        `unique_id`: one id, or a list of several, the same on all ranks, which shares the load of a very large start.
+
+        With `config=Config(blocking=False)` it returns at once, `state` is "in progress", and so does every later call; the
+        next call waits within `timeout` and then raises BusyError; `poll` and `wait` look and wait, `abort` ends it.
+        Buffers are kept alive until it is seen that the call is done.
         """
         self._set_up(make.chosen(library), name, checked_timeout(timeout))
-        make.join(self, nranks, unique_id, rank, device)
+        make.join(self, nranks, unique_id, rank, device, config)
 
     @classmethod
-    def init_all(
-        cls, devices: int | Sequence[int], library: str | os.PathLike[str] | Library | None = None
-    ) -> list[Communicator]:
+    def init_all(cls, devices: int | Sequence[int], library: str | os.PathLike[str] | Library | None = None) -> list[Communicator]:
         """All ranks of a new communicator in this process, one for each device (or for devices 0 to n - 1)."""
         found = make.chosen(library)
         comms = []
@@ -76,9 +85,7 @@ class Communicator(Lifetime):
         return comms
 
     @classmethod
-    def from_handle(
-        cls, pointer: Any, library: str | os.PathLike[str] | Library | None = None, owned: bool = False
-    ) -> Communicator:
+    def from_handle(cls, pointer: Any, library: str | os.PathLike[str] | Library | None = None, owned: bool = False) -> Communicator:
         """A communicator that other code has made with the same library; close() and abort() end it only if `owned`."""
         found = make.chosen(library)
         handle = make.as_handle(pointer)
@@ -88,43 +95,61 @@ class Communicator(Lifetime):
         return comm
 
     def __enter__(self) -> Communicator:
-        self._require_open("with")
+        if self._guard.state != IN_PROGRESS:
+            self._require_ready("with")
         return self
 
     # -- collectives -------------------------------------------------------------------------------------------------
 
     def all_reduce(
-        self, send: Any, recv: Any = None, op: Any = SUM, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any = None,
+        op: Any = SUM,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Every rank ends up with the element-wise reduction of all ranks' send buffers. In place without recv."""
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
-            and send and recv and count <= MOST and not open_groups
+            and send and recv and count <= MOST
         ):  # fmt: skip
             s, r = send, recv
             n, t = count, dtype
+            keep = None
         elif recv is None:
             s, n, t, keep = single(self._memory, send, count, dtype, True, "send")
             r, recv = s, send
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
         if type(op) is not RedOp:
-            op = as_op(op)
+            op = self._op(op, t)
         handle = 0 if stream is None else self._stream(stream)
-        if open_groups:
-            self._run(all_reduce, (send, recv, keep), s, r, n, t, op, handle)
-            return recv
         try:
+            if open_groups or config is not None:
+                self._run(all_reduce, (send, recv, keep), s, r, n, t, op, handle, config=config)
+                return recv
             code = all_reduce(self._guard, s, r, n, t, op, handle)
         except OverflowError:  # a bare address or count that C cannot hold; the long way says which
             alike(self._memory, send, recv, count, dtype)
             raise
         if code:
-            self._conclude(code, "ncclAllReduce")
+            self._after(code, all_reduce, (s, r, n, t, op, handle), (send, recv, keep))
         return recv
 
     def broadcast(
-        self, send: Any, recv: Any = None, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any = None,
+        root: int = 0,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Every rank ends up with the root's send buffer. In place without recv; elsewhere than at the root send may be None."""
         root = self._one_of(root, "root")
@@ -137,12 +162,14 @@ class Communicator(Lifetime):
             s = 0
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
-        self._run(c.comm_ncclBroadcast, (send, recv, keep), s, r, n, t, root, self._stream(stream))
+        self._run(c.comm_ncclBroadcast, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
         return recv
 
-    def bcast(self, buffer: Any, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None) -> Any:
+    def bcast(
+        self, buffer: Any, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Any:
         """Every rank ends up with the root's buffer; `broadcast` in place under MPI's name."""
-        return self.broadcast(buffer, None, root, count=count, dtype=dtype, stream=stream)
+        return self.broadcast(buffer, None, root, count=count, dtype=dtype, stream=stream, config=config)
 
     def reduce(
         self,
@@ -154,6 +181,7 @@ class Communicator(Lifetime):
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """The root ends up with the reduction of all ranks' send buffers: in recv, or in place without it.
 
@@ -167,34 +195,54 @@ class Communicator(Lifetime):
             recv = send if at_root else recv
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
-        self._run(c.comm_ncclReduce, (send, recv, keep), s, r, n, t, as_op(op), root, self._stream(stream))
+        self._run(c.comm_ncclReduce, (send, recv, keep), s, r, n, t, self._op(op, t), root, self._stream(stream), config=config)
         return recv
 
-    def all_gather(self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None) -> Any:
+    def all_gather(
+        self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Any:
         """Every rank ends up with all ranks' send buffers in recv, in rank order. In place: send is this rank's slice of recv."""
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -self._rank)
-        self._run(c.comm_ncclAllGather, (send, recv, keep), s, r, n, t, self._stream(stream))
+        self._run(c.comm_ncclAllGather, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
         return recv
 
     def reduce_scatter(
-        self, send: Any, recv: Any, op: Any = SUM, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any,
+        op: Any = SUM,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Rank r ends up with slice r of the reduction of all send buffers. In place: recv is this rank's slice of send."""
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, self._rank)
-        self._run(c.comm_ncclReduceScatter, (send, recv, keep), s, r, n, t, as_op(op), self._stream(stream))
+        self._run(c.comm_ncclReduceScatter, (send, recv, keep), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
         return recv
 
-    def all_to_all(self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None) -> Any:
+    def all_to_all(
+        self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Any:
         """Slice i of recv is what rank i had in slice r of its send buffer, r being this rank. There is no in-place form."""
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, self._nranks, None)
-        if self.library.has("ncclAlltoAll"):
-            self._run(c.comm_ncclAlltoAll, (send, recv, keep), s, r, n, t, self._stream(stream))
+        if config is not None or self.library.has("ncclAlltoAll"):
+            self._run(c.comm_ncclAlltoAll, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
         else:
-            plan.run(p2p.all_to_all(self, s, r, n, t, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.all_to_all(self, s, r, n, t, self._stream(stream), (send, recv, keep)))
         return recv
 
     def gather(
-        self, send: Any, recv: Any = None, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any = None,
+        root: int = 0,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """The root ends up with all ranks' send buffers in recv, in rank order; elsewhere recv is not used.
 
@@ -206,14 +254,22 @@ class Communicator(Lifetime):
         else:
             s, n, t, keep = single(self._memory, send, count, dtype, False, "send")
             r = 0
-        if self.library.has("ncclGather"):
-            self._run(c.comm_ncclGather, (send, recv, keep), s, r, n, t, root, self._stream(stream))
+        if config is not None or self.library.has("ncclGather"):
+            self._run(c.comm_ncclGather, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
         else:
-            plan.run(p2p.gather(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.gather(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
         return recv
 
     def scatter(
-        self, send: Any, recv: Any, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        recv: Any,
+        root: int = 0,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Rank r ends up with slice r of the root's send buffer; elsewhere send is not used and may be None.
 
@@ -225,27 +281,40 @@ class Communicator(Lifetime):
         else:
             r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv")
             s = 0
-        if self.library.has("ncclScatter"):
-            self._run(c.comm_ncclScatter, (send, recv, keep), s, r, n, t, root, self._stream(stream))
+        if config is not None or self.library.has("ncclScatter"):
+            self._run(c.comm_ncclScatter, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
         else:
-            plan.run(p2p.scatter(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.scatter(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
         return recv
 
     # -- point to point ----------------------------------------------------------------------------------------------
 
-    def send(self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None) -> None:
+    def send(
+        self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> None:
         """The peer's matching `recv` ends up with this buffer. Alone it waits for the peer; use group() for several at once."""
         s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer")
-        self._run(c.comm_ncclSend, (buffer, keep), s, n, t, self._one_of(peer, "peer"), self._stream(stream))
+        self._run(c.comm_ncclSend, (buffer, keep), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
 
-    def recv(self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None) -> Any:
+    def recv(
+        self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Any:
         """This buffer ends up with what the peer's matching `send` sends."""
         r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer")
-        self._run(c.comm_ncclRecv, (buffer, keep), r, n, t, self._one_of(peer, "peer"), self._stream(stream))
+        self._run(c.comm_ncclRecv, (buffer, keep), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
         return buffer
 
     def send_recv(
-        self, send: Any, to: int, recv: Any, source: int, *, count: Any = None, dtype: Any = None, stream: Any = None
+        self,
+        send: Any,
+        to: int,
+        recv: Any,
+        source: int,
+        *,
+        count: Any = None,
+        dtype: Any = None,
+        stream: Any = None,
+        config: CollConfig | None = None,
     ) -> Any:
         """Rank `to` gets send and this rank gets recv from rank `source`, at the same time. Sizes and types may differ."""
         s, n, t, kept = single(self._memory, send, count, dtype, False, "send")
@@ -256,41 +325,23 @@ class Communicator(Lifetime):
             Operation(self, c.comm_ncclSend, (s, n, t, self._one_of(to, "to"), handle), (send, kept)),
             Operation(self, c.comm_ncclRecv, (r, m, u, self._one_of(source, "source"), handle), (recv, keep)),
         ]
-        plan.run(operations)
+        if config is not None:
+            raise NotAvailableError("NCCL has no form of ncclSend and ncclRecv that takes a CollConfig; leave config= out")
+        batch.run(operations)
         return recv
 
     def barrier(self, timeout: float | None = None) -> None:
         """Returns when all ranks have called it. `timeout`: seconds to wait for them."""
-        plan.refuse_in_group("barrier()")
+        batch.refuse_in_group("barrier()")
         seconds = checked_timeout(timeout)
-        self._require_open("barrier()")
+        self._require_ready("barrier()")
         address = self._barrier_byte()
         with self._deadline(seconds):
             self._run(c.comm_ncclAllReduce, None, address, address, 1, uint8, SUM, 0)
-        if self._memory != HOST:
+        if self._memory != HOST or not self._blocking:
             self.wait(timeout=seconds)
 
     # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _run(self, call: Callable[..., int], keep: Any, *args: Any) -> None:
-        """Make the call, or queue it for this thread's open group."""
-        if open_groups and get_ident() in open_groups:
-            plan.run([Operation(self, call, args, keep)])
-        elif code := call(self._guard, *args):
-            self._conclude(code, plan.name_of(call))
-
-    def _stream(self, stream: Any) -> int:
-        """The handle of the caller's stream."""
-        handle = as_stream(stream)
-        if handle == PER_THREAD and self._timeout is not None and self._memory != HOST:
-            raise ValueError("stream 2 (per thread) cannot be used with a timeout: a non-blocking communicator works in another thread")
-        return handle
-
-    def _one_of(self, rank: Any, name: str) -> int:
-        """A rank of this communicator."""
-        if type(rank) is int and 0 <= rank < self._nranks:
-            return rank
-        return make.checked_rank(rank, self._nranks, name)
 
     def _barrier_byte(self) -> int:
         """A byte of memory that the library can reduce; its value means nothing."""

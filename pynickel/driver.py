@@ -12,7 +12,7 @@ from .errors import CudaError
 
 SUCCESS, INVALID_VALUE, NOT_READY = 0, 1, 600
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent")
+NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemcpy")
 
 
 @cache
@@ -56,3 +56,11 @@ def use_device(device: int) -> None:
     code = found.cuInit(0) or found.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or found.cuCtxSetCurrent(context)
     if code != SUCCESS:
         raise CudaError(f"device {device} cannot be used: CUresult {code}; is there such a GPU?", code=code, device=device)
+
+
+def copy(to: int, source: int, nbytes: int) -> None:
+    """Copy between host and device memory, in either direction; returns when it is done."""
+    found = driver()
+    code = found.cuMemcpy(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(nbytes)) if found else INVALID_VALUE
+    if code != SUCCESS:
+        raise CudaError(f"cuMemcpy of {nbytes} bytes failed with CUresult {code}", code=code, function="cuMemcpy")

@@ -11,7 +11,8 @@ class NCCLError(Exception):
 
     `code` is NCCL's number (None where the library was not entered), `function` the C function, `library_text` the
     library's text for the code, `last_error` its last warning, `rank`, `nranks` and `device` those of the
-    communicator, `library_path` and `library_version` the library, `causes` what is often the reason.
+    communicator, `library_path` and `library_version` the library, `causes` what is often the reason, `operation` the
+    index of the operation in its group or plan.
     """
 
     code: int | None = None
@@ -24,6 +25,7 @@ class NCCLError(Exception):
     library_path: str = ""
     library_version: tuple[int, ...] = ()
     causes: tuple[str, ...] = ()
+    operation: int | None = None
 
     def __init__(self, message: str = "", **details: Any) -> None:
         super().__init__(message)

@@ -7,13 +7,16 @@ import logging
 import os
 import threading
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import interrupt, report, search
 from ._nccl import ffi
 from ._nccl import lib as c
 from .errors import InvalidUsageError, LibraryNotFoundError, NotAvailableError
 from .lowlevel import Functions
+
+if TYPE_CHECKING:
+    from .parameters import Parameters
 
 KINDS = ("host", "nvidia", "rccl")
 KNOWN = (c.NCCL_MAJOR, c.NCCL_MINOR, c.NCCL_PATCH)  # the release that the declarations are of
@@ -56,6 +59,7 @@ class Library:
         self.path = ffi.string(c.pn_path(table)).decode(errors="surrogateescape")
         self.reason = reason
         self.ffi = ffi
+        self._key: Any = None
         self._present = frozenset(name for name, (index, _) in symbols().items() if c.pn_address(table, index))
         self.lib: Any = Functions(self)
         self.kind = "host" if self.has("nickelHostVersion") else self._vendor()
@@ -77,6 +81,26 @@ class Library:
     def functions(self) -> list[Function]:
         """Every function of the C API, oldest first, with its `since` and whether it is `present` here."""
         return [Function(name, since, self.has(name)) for name, (_, since) in symbols().items()]
+
+    @property
+    def parameters(self) -> Parameters:
+        """The library's parameters: what its environment variables are set to, by name."""
+        from .parameters import Parameters
+
+        return Parameters(self)
+
+    def set_encryption(self, key: str | None) -> None:
+        """Communicators that this process makes from now on encrypt what goes over networks; None: they do not.
+
+        `key`: the same secret of at least 32 bytes on all ranks. Builds without TLS fail at the next init.
+        """
+        if key is not None and (not isinstance(key, str) or len(key.encode()) < 32):
+            raise ValueError("key must be a str of at least 32 bytes, or None")
+        config = ffi.new("ncclEncryptionConfig_t *", c.pn_initial_ncclEncryptionConfig_t)
+        text = self._key = ffi.new("char[]", (key or "").encode())  # NCCL does not say that it copies the key
+        config.mode = c.NCCL_ENCRYPTION_MODE_NONE if key is None else c.NCCL_ENCRYPTION_MODE_PSK
+        config.psk = ffi.NULL if key is None else text
+        self.check(c.ncclSetEncryption(self.table, config), "ncclSetEncryption")
 
     def has(self, name: str) -> bool:
         """Whether the library has this C function."""

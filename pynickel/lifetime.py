@@ -1,41 +1,43 @@
-"""The life of a communicator: made, ready, ended; its states, deadlines, and what becomes of a failed call."""
+"""What a communicator is: its states, who it is, and what becomes of a call that did not simply succeed."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import driver, errors, interrupt, report
 from ._nccl import ffi, lib
+from .batch import name_of, refuse_in_group
 from .deadline import checked_timeout, host_seconds, looks
 from .enums import Result
 from .layout import BOTH, DEVICE, HOST
 from .library import Library
-from .plan import refuse_in_group
 from .stream import as_stream
 
+if TYPE_CHECKING:
+    from .owned import Owned
+
 # pn_comm.state: 0 lets calls through, anything else is refused in C before the library is entered.
-READY, NEW, FINALIZED, FAILED, ABORTED, CLOSED = 0, 1, 2, 3, 4, 5
-NAMES = {READY: "ready", NEW: "new", FINALIZED: "finalized", FAILED: "failed", ABORTED: "aborted", CLOSED: "closed"}
+READY, NEW, FINALIZED, FAILED, ABORTED, CLOSED, IN_PROGRESS, REVOKED, SUSPENDED = range(9)
+NAMES = ("ready", "new", "finalized", "failed", "aborted", "closed", "in progress", "revoked", "suspended")
 ENDED = (ABORTED, CLOSED)
+FINE = (lib.ncclSuccess, lib.ncclInProgress)
 ending = threading.Lock()  # whoever sets an ending state under it is the one who ends the communicator
-log = logging.getLogger("pynickel")
 # The thread that held the lock may not exist in a forked child.
 os.register_at_fork(after_in_child=lambda: globals().update(ending=threading.Lock()))
 
 
 class Lifetime:
-    """What a communicator is, apart from what it can do: see Communicator."""
+    """A communicator, apart from what it can do: see Communicator."""
 
     __slots__ = (
-        "__weakref__", "_async", "_born", "_device", "_guard", "_memory", "_name", "_nranks", "_owned", "_rank", "_reason",
-        "_scratch", "_timeout", "library",
+        "__weakref__", "_async", "_blocking", "_born", "_device", "_guard", "_kept", "_memory", "_name", "_nranks", "_on_ready",
+        "_owned", "_places", "_rank", "_reason", "_scratch", "_things", "_timeout", "_waits", "library",
     )  # fmt: skip
 
     def _set_up(self, library: Library, name: str | None, timeout: float | None, owned: bool = True) -> None:
@@ -54,6 +56,12 @@ class Lifetime:
         self._device: int | None = None
         self._scratch: Any = None
         self._memory = HOST if library.kind == "host" else BOTH
+        self._blocking = True  # False: the library's calls may return before it has done its part
+        self._waits = True  # calls return when it has; False: they leave it to wait() and poll()
+        self._kept: list[Any] = []  # buffers of what is in progress
+        self._on_ready: Callable[[], None] | None = None  # what is left to do when an init in progress is done
+        self._things: dict[int, Owned] = {}  # registrations, windows and operators that end with the communicator
+        self._places: dict[object, tuple[int | None, ...]] = {}  # by ancestor: the rank there of each rank here
 
     def _begin(self, comm: Any, device: int | None = None) -> None:
         """Take a communicator that is complete and ask it who it is."""
@@ -70,6 +78,8 @@ class Lifetime:
             self._device = device  # a label there
         if self.library.kind == "host" and self._timeout is not None:
             lib.nickelCommSetTimeout(self.library.table, comm, host_seconds(self._timeout))
+        if not self._places:
+            self._places = {object(): tuple(range(self._nranks))}
         self._guard.state = READY
 
     @property
@@ -99,7 +109,8 @@ class Lifetime:
 
     @property
     def state(self) -> str:
-        """ "new", "ready", "finalized", "failed", "aborted", "closed", or "forked" in a child of its process."""
+        """ "ready", "in progress" (calls wait), or why calls are refused: "new", "finalized", "revoked", "suspended", "failed",
+        "aborted", "closed", or "forked" in a child of its process."""
         return "forked" if self._born != lib.pn_generation() else NAMES[self._guard.state]
 
     @property
@@ -117,24 +128,57 @@ class Lifetime:
 
     def __del__(self) -> None:
         guard = getattr(self, "_guard", None)
-        if guard is not None and guard.state in (READY, FINALIZED, FAILED) and self._owned and self.state != "forked":
+        if guard is not None and guard.state not in (NEW, *ENDED) and self._owned and self.state != "forked":
             warnings.warn(f"{self!r} was never closed; use close(), abort() or a with block", ResourceWarning, stacklevel=2)
 
-    # -- after a call ------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _require_open(self, function: str) -> None:
-        """Raise if calls would be refused."""
-        if self._guard.state != READY or self._born != lib.pn_generation():
+    def _require_ready(self, function: str) -> None:
+        """Wait for what is in progress; raise if calls would be refused."""
+        state = self._guard.state
+        if state == IN_PROGRESS:
+            self._wait_if_in_progress(function)
+            state = self._guard.state
+        if state != READY or self._born != lib.pn_generation():
             raise self._error(lib.PN_FORKED if self._born != lib.pn_generation() else lib.PN_CLOSED, function)
 
-    def _conclude(self, code: int, function: str) -> None:
-        """After a call that did not return ncclSuccess: wait while it is in progress, else raise."""
+    def _after(self, code: int, call: Callable[..., int], args: tuple[Any, ...], keep: Any) -> None:
+        """After a call that did not return ncclSuccess: make it when the communicator is ready, note that it is in progress, or raise."""
+        if code == lib.PN_CLOSED and self._guard.state == IN_PROGRESS:
+            self._wait_if_in_progress(name_of(call))
+            code = call(self._guard, *args)
         if code == lib.ncclInProgress:
-            self._settle(function)
-        else:
-            raise self._error(code, function)
+            self._begun([keep], name_of(call))
+        elif code != lib.ncclSuccess:
+            raise self._error(code, name_of(call))
 
-    def _error(self, code: int, function: str) -> BaseException:
+    def _finish(self, call: Callable[..., int], *args: Any) -> None:
+        """Make a call and wait until it is done, on a non-blocking communicator too."""
+        self._wait_if_in_progress(name_of(call))
+        code = call(self._guard, *args)
+        if code not in FINE:
+            raise self._error(code, name_of(call))
+        if code == lib.ncclInProgress or not self._blocking:
+            self._poll(name_of(call), None)
+
+    def _begun(self, keep: list[Any], function: str) -> None:
+        """A call is in progress: wait for it, or leave that to wait(), poll() and the next call."""
+        if self._waits:
+            self._poll(function, None)
+        else:
+            self._kept += keep
+            self._move(READY, IN_PROGRESS)
+
+    def _wait_if_in_progress(self, function: str) -> None:
+        """Return when nothing is in progress; BusyError at the communicator's timeout."""
+        for is_last in looks(self._timeout):
+            if self._guard.state != IN_PROGRESS or self.poll():
+                return
+            if is_last:
+                text = f"{function} was not called: the communicator was not ready within {self._timeout:g} s; use wait() or poll()"
+                raise errors.BusyError(f"{text} ({self._where}; {self.library.label})", function=function, **self._where._asdict())
+
+    def _error(self, code: int, function: str, said: str | None = None, place: tuple[int, int] | None = None) -> BaseException:
         """The exception for a call that returned `code`; notes whether the communicator is still good."""
         refusals: dict[int, tuple[type[errors.NCCLError], str]] = {
             lib.PN_FORKED: (errors.ForkedError, "the communicator belongs to the parent process; make a new one in the child"),
@@ -145,7 +189,7 @@ class Lifetime:
             kind, text = refusals[code]
             label = f"({self._where}; {self.library.label})"
             return kind(f"{function} was not called: {text} {label}", function=function, **self._where._asdict())
-        failed = report.failure(code, function, self.library, self._where)
+        failed = report.failure(code, function, self.library, self._where, said, place)
         self._note_failure(failed)
         try:
             interrupt.reraise()
@@ -157,24 +201,20 @@ class Lifetime:
         """Refuse later calls if the library says that the communicator is broken, and remember why."""
         if lib.comm_ncclCommGetAsyncError(self._guard, self._async) != lib.ncclSuccess:
             return
-        if self._async[0] not in (lib.ncclSuccess, lib.ncclInProgress):
-            self._end(FAILED, f"{failed.function}: {(failed.last_error or failed.library_text).splitlines()[0]}")
+        if self._async[0] not in FINE:
+            self._move(READY, FAILED, f"{failed.function}: {(failed.last_error or failed.library_text).splitlines()[0]}")
 
-    def _settle(self, function: str, timeout: float | None = None) -> None:
-        """Wait until a non-blocking communicator has done its part of a call; raise its error or the deadline's."""
-        self._poll(function, timeout, lambda: True)
-
-    def _poll(self, function: str, timeout: float | None, is_done: Callable[[], bool]) -> None:
-        limit = timeout if timeout is not None else self._timeout
-        for is_last in looks(limit):
-            code = lib.comm_ncclCommGetAsyncError(self._guard, self._async) or self._async[0]
-            if code not in (lib.ncclSuccess, lib.ncclInProgress):
-                raise self._error(code, function)
-            if code == lib.ncclSuccess and is_done():
-                return
-            if is_last:
-                text = f"{function} was not done within {limit:g} s ({self._where}; {self.library.label})"
-                raise errors.WaitTimeoutError(text, function=function, **self._where._asdict())
+    @contextmanager
+    def _entered(self, function: str) -> Iterator[Any]:
+        """This thread alone in the communicator, whatever its state is short of ended; gives the handle."""
+        state = self._guard.state
+        code = lib.PN_CLOSED if state == NEW or state in ENDED else lib.pn_enter_at(self._guard, state)
+        if code != 0:
+            raise self._error(code, function)
+        try:
+            yield self._guard.comm
+        finally:
+            lib.pn_leave(self._guard)
 
     @contextmanager
     def _deadline(self, timeout: float | None) -> Iterator[None]:
@@ -194,18 +234,37 @@ class Lifetime:
 
     def get_async_error(self) -> int:
         """The communicator's own state: Result.SUCCESS, Result.IN_PROGRESS, or the error that has broken it."""
-        if self.state == "failed":  # refused to all other calls; this one asks why
-            code = lib.ncclCommGetAsyncError(self.library.table, self._guard.comm, self._async)
-        else:
-            code = lib.comm_ncclCommGetAsyncError(self._guard, self._async)
+        function = "ncclCommGetAsyncError"
+        with self._entered(function) as comm:
+            code = lib.ncclCommGetAsyncError(self.library.table, comm, self._async)
+            found: int = self._async[0]
         if code != lib.ncclSuccess:
-            raise self._error(code, "ncclCommGetAsyncError")
-        found = self._async[0]
+            raise self._error(code, function)
+        if self._guard.state == IN_PROGRESS and found != lib.ncclInProgress:
+            self._settle(found)
         return Result(found) if found in Result._value2member_map_ else found
 
-    def last_error(self) -> str:
-        """The library's last warning in words; NVIDIA's keeps one for the whole process."""
-        return report.last_error(self.library)
+    def _settle(self, found: int) -> None:
+        """What was in progress is done, well or badly. The CPU library tells an error once that leaves the communicator usable."""
+        self._kept.clear()
+        if found != lib.ncclSuccess and self._is_broken():
+            said = report.last_error(self.library)
+            self._move(IN_PROGRESS, FAILED, said.splitlines()[0] if said else f"result {found} of what was in progress")
+        elif self._move(IN_PROGRESS, READY) and self._on_ready is not None:
+            do, self._on_ready = self._on_ready, None
+            do()
+
+    def _is_broken(self) -> bool:
+        """Whether the library says so, once more."""
+        with self._entered("ncclCommGetAsyncError") as comm:
+            return lib.ncclCommGetAsyncError(self.library.table, comm, self._async) != lib.ncclSuccess or self._async[0] not in FINE
+
+    def poll(self) -> bool:
+        """Whether nothing is in progress; raises the communicator's error. Only non-blocking communicators ever say False."""
+        found = self.get_async_error()
+        if found not in FINE:
+            raise self._error(found, "ncclCommGetAsyncError")
+        return bool(found == lib.ncclSuccess)
 
     def wait(self, stream: Any = None, timeout: float | None = None) -> None:
         """Return when the work queued so far is done: on `stream` with a GPU, in the background with non-blocking communicators.
@@ -214,85 +273,27 @@ class Lifetime:
         """
         refuse_in_group("wait()")
         handle = as_stream(stream)
-        on_gpu = self._memory == DEVICE
-        self._poll("wait()", checked_timeout(timeout), lambda: not on_gpu or driver.is_done(handle))
+        if self._guard.state != IN_PROGRESS:
+            self._require_ready("wait()")
+        self._poll("wait()", checked_timeout(timeout), lambda: self._memory != DEVICE or driver.is_done(handle))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    def _poll(self, function: str, timeout: float | None, is_done: Callable[[], bool] = lambda: True) -> None:
+        """Look until nothing is in progress and is_done(); raise the communicator's error or the deadline's."""
+        limit = timeout if timeout is not None else self._timeout
+        for is_last in looks(limit):
+            found = self.get_async_error()
+            if found not in FINE:
+                raise self._error(found, function)
+            if found == lib.ncclSuccess and is_done():
+                return
+            if is_last:
+                text = f"{function} was not done within {limit:g} s ({self._where}; {self.library.label})"
+                raise errors.WaitTimeoutError(text, function=function, **self._where._asdict())
 
-    def _end(self, state: int, reason: str) -> bool:
-        """Move to a later state; False if the communicator has ended already."""
+    def _move(self, old: int, new: int, reason: str = "") -> bool:
+        """Go from one state to another; False if the communicator is not in the first."""
         with ending:
-            if self._guard.state in ENDED:
+            if self._guard.state != old:
                 return False
-            self._guard.state, self._reason = state, reason
+            self._guard.state, self._reason = new, reason or self._reason
             return True
-
-    def finalize(self) -> None:
-        """Finish all outstanding work on every rank; afterwards only close() and abort() are left. Twice is harmless."""
-        refuse_in_group("finalize()")
-        if self._guard.state == FINALIZED:
-            return
-        code = lib.comm_ncclCommFinalize(self._guard)
-        if code != lib.ncclSuccess:
-            self._conclude(code, "ncclCommFinalize")
-        self._end(FINALIZED, "finalize() was called")
-
-    def close(self, timeout: float | None = None) -> None:
-        """End the communicator; twice is harmless.
-
-        While another thread is inside it raises BusyError at once; with `timeout` it waits so long and then aborts.
-        A failed communicator is aborted.
-        """
-        refuse_in_group("close()")
-        seconds = checked_timeout(timeout)
-        if self._guard.state in ENDED:
-            return
-        if self.state == "forked" or not self._owned or not self._guard.comm:
-            self._end(CLOSED, "close() was called")
-            return
-        if self._guard.state == FAILED:
-            self.abort()
-            return
-        code: int = lib.PN_BUSY
-        for is_last in looks(seconds or 0.0):
-            code = self._destroy()
-            if code != lib.PN_BUSY or is_last:
-                break
-        if code == lib.PN_BUSY and seconds is not None:
-            log.warning("%r is still in use by another thread after %g s; aborting it", self, seconds)
-            self.abort()
-        elif code == lib.PN_BUSY:
-            raise self._error(code, "ncclCommDestroy")
-        elif code not in (lib.ncclSuccess, lib.PN_CLOSED):
-            interrupt.reraise()
-            raise report.failure(code, "ncclCommDestroy", self.library, self._where)
-
-    def _destroy(self) -> int:
-        """ncclCommDestroy, with the door shut before it: nobody may come in while or after it runs."""
-        if self._guard.state == FINALIZED:
-            self._guard.state = READY
-        code: int = lib.pn_enter(self._guard)
-        if code != 0:
-            return code
-        try:
-            if not self._end(CLOSED, "close() was called"):
-                return int(lib.PN_CLOSED)
-            code = lib.ncclCommDestroy(self.library.table, self._guard.comm)
-            self._guard.comm = ffi.NULL
-        finally:
-            lib.pn_leave(self._guard)
-        return code
-
-    def abort(self) -> None:
-        """End the communicator at once, from any thread; calls that run in it end with AbortedError. Twice is harmless."""
-        comm = self._guard.comm
-        if not self._end(ABORTED, "abort() was called") or self._born != lib.pn_generation() or not self._owned or not comm:
-            return
-        self.library.check(lib.ncclCommAbort(self.library.table, comm), "ncclCommAbort")
-        self._guard.comm = ffi.NULL
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

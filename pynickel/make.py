@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from . import driver, errors, lifetime
 from ._nccl import ffi, lib
+from .batch import refuse_in_group
+from .config import Config
 from .deadline import host_seconds
+from .ending import Ending
 from .library import Library, get_library, load
-from .plan import refuse_in_group
 from .unique_id import SIZE, UniqueId
-
-if TYPE_CHECKING:
-    from .communicator import Communicator
 
 LARGEST = (1 << 31) - 1
 HOST_MARK = b"\xffhnickel"  # how ids of the CPU library begin
@@ -42,20 +42,117 @@ def checked_rank(rank: Any, nranks: int, name: str) -> int:
     return as_index(rank, name, 0, nranks - 1, f"a rank of the communicator, 0..{nranks - 1}")
 
 
-def join(comm: Communicator, nranks: int, unique_id: UniqueId | bytes, rank: int, device: int | None) -> None:
-    """Come together with the other ranks; blocks until all are there, or the communicator's timeout is over."""
+def join(
+    comm: Ending,
+    nranks: int,
+    unique_id: UniqueId | bytes | Sequence[UniqueId | bytes],
+    rank: int,
+    device: int | None,
+    config: Config | None,
+    grow: bool = False,
+) -> None:
+    """Come together with the other ranks; blocks until all are there, or the communicator's timeout is over.
+
+    With blocking=False in the config it only begins. `grow`: the others are a communicator that grows.
+    """
     count = as_index(nranks, "nranks", 1, LARGEST, "at least 1")
     own = checked_rank(rank, count, "rank")
     label = None if device is None else as_index(device, "device", 0, LARGEST, "a device number, 0 or higher")
-    identity = checked_id(unique_id, comm.library)
+    identities = checked_ids(unique_id, count, comm.library)
     comm._rank, comm._nranks, comm._device = own, count, label
-    if comm.library.kind == "host":
-        handle = join_host(comm, count, identity, own)
+    settings = chosen_settings(comm, config)
+    if label is not None and comm.library.kind != "host":
+        driver.use_device(label)
+    out = ffi.new("ncclComm_t *")
+    with host_deadline(comm):
+        code, function = begin(comm.library, out, count, own, identities, settings, grow)
+    if code not in lifetime.FINE:
+        raise comm._error(code, function)
+    if code == lib.ncclSuccess and comm._blocking:
+        comm._begin(out[0], label)
     else:
-        if label is not None:
-            driver.use_device(label)
-        handle = join_blocking(comm, count, identity, own) if comm._timeout is None else join_polling(comm, count, identity, own)
-    comm._begin(handle, label)
+        make_progress(comm, out[0], label, function)
+
+
+def chosen_settings(comm: Ending, config: Config | None) -> Any:
+    """The configuration as a C struct or NULL; notes whether the communicator blocks.
+
+    On other libraries than the CPU library a deadline needs a non-blocking communicator: only so does NCCL let go.
+    """
+    library, function = comm.library, "ncclCommInitRankConfig"
+    asked = None if config is None else checked_config(config).blocking
+    deadline = comm._timeout is not None and library.kind != "host"
+    if deadline and asked:
+        raise ValueError(f"timeout= needs a non-blocking communicator with {library.label}, but the config says blocking=True")
+    if deadline and not library.has(function):
+        raise errors.NotAvailableError(f"timeout= needs a non-blocking communicator: {library.missing(function)}")
+    comm._blocking = not deadline if asked is None else asked
+    comm._waits = asked is not False
+    if config is not None:
+        return config.struct(library, function, comm._blocking if deadline else None)
+    if not deadline:
+        return ffi.NULL
+    settings = ffi.new("ncclConfig_t *", lib.pn_initial_ncclConfig_t)
+    settings.blocking = 0
+    return settings
+
+
+def begin(library: Library, out: Any, nranks: int, rank: int, ids: Any, settings: Any, grow: bool) -> tuple[int, str]:
+    """The library's init: its result and its name."""
+    table = library.table
+    if grow:
+        return lib.ncclCommGrow(table, ffi.NULL, nranks, ids, rank, out, settings), "ncclCommGrow"
+    if len(ids) > 1:
+        return lib.ncclCommInitRankScalable(table, out, nranks, rank, len(ids), ids, settings), "ncclCommInitRankScalable"
+    if settings:
+        return lib.ncclCommInitRankConfig(table, out, nranks, ids[0], rank, settings), "ncclCommInitRankConfig"
+    return lib.ncclCommInitRank(table, out, nranks, ids[0], rank), "ncclCommInitRank"
+
+
+def make_progress(comm: Ending, handle: Any, label: int | None, function: str) -> None:
+    """An init that is in progress: wait for it, or leave that to the caller."""
+    comm._guard.comm = handle
+    comm._on_ready = lambda: comm._begin(handle, label)
+    comm._move(lifetime.NEW, lifetime.IN_PROGRESS, "its init is in progress")
+    if not comm._waits:
+        return
+    try:
+        comm._poll(function, None)
+    except BaseException:
+        comm.abort()
+        raise
+
+
+@contextmanager
+def host_deadline(comm: Ending) -> Iterator[None]:
+    """The CPU library keeps the deadline of an init by itself."""
+    if comm.library.kind != "host" or comm._timeout is None:
+        yield
+        return
+    lib.nickelCommSetTimeout(comm.library.table, ffi.NULL, host_seconds(comm._timeout))
+    try:
+        yield
+    finally:
+        lib.nickelCommSetTimeout(comm.library.table, ffi.NULL, -1.0)
+
+
+def checked_config(config: Any) -> Config:
+    """The caller's Config."""
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a Config or None, not {config!r}")
+    return config
+
+
+def checked_ids(unique_id: Any, nranks: int, library: Library) -> Any:
+    """One id, or several for large communicators, as a C array."""
+    several = isinstance(unique_id, (list, tuple)) and not all(isinstance(part, int) for part in unique_id)
+    given = list(unique_id) if several else [unique_id]
+    if len(given) > nranks:
+        raise ValueError(f"unique_id has {len(given)} ids, but at most one per rank, {nranks}, can be used")
+    ids = ffi.new("ncclUniqueId[]", len(given))
+    for i, one in enumerate(given):
+        ids[i] = checked_id(one, library)[0]
+    return ids
 
 
 def checked_id(unique_id: Any, library: Library) -> Any:
@@ -67,51 +164,6 @@ def checked_id(unique_id: Any, library: Library) -> Any:
         maker = "the CPU library" if library.kind != "host" else "another library than the CPU library"
         raise ValueError(f"unique_id was made by {maker}, but this rank uses {library.label}; all ranks need the same one")
     return UniqueId(data).struct()
-
-
-def join_host(comm: Communicator, nranks: int, identity: Any, rank: int) -> Any:
-    """The CPU library keeps the deadline by itself."""
-    table, out = comm.library.table, ffi.new("ncclComm_t *")
-    if comm._timeout is not None:
-        lib.nickelCommSetTimeout(table, ffi.NULL, host_seconds(comm._timeout))
-    try:
-        code = lib.ncclCommInitRank(table, out, nranks, identity[0], rank)
-    finally:
-        if comm._timeout is not None:
-            lib.nickelCommSetTimeout(table, ffi.NULL, -1.0)
-    if code != lib.ncclSuccess:
-        raise comm._error(code, "ncclCommInitRank")
-    return out[0]
-
-
-def join_blocking(comm: Communicator, nranks: int, identity: Any, rank: int) -> Any:
-    """NCCL's plain way: waits as long as the library likes."""
-    out = ffi.new("ncclComm_t *")
-    code = lib.ncclCommInitRank(comm.library.table, out, nranks, identity[0], rank)
-    if code != lib.ncclSuccess:
-        raise comm._error(code, "ncclCommInitRank")
-    return out[0]
-
-
-def join_polling(comm: Communicator, nranks: int, identity: Any, rank: int) -> Any:
-    """A non-blocking communicator, asked again and again; only so does NCCL let go at a deadline."""
-    library, out = comm.library, ffi.new("ncclComm_t *")
-    if not library.has("ncclCommInitRankConfig"):
-        raise errors.NotAvailableError(f"timeout= needs a non-blocking communicator: {library.missing('ncclCommInitRankConfig')}")
-    config = ffi.new("ncclConfig_t *", lib.pn_initial_ncclConfig_t)
-    config.blocking = 0
-    function = "ncclCommInitRankConfig"
-    code = lib.ncclCommInitRankConfig(library.table, out, nranks, identity[0], rank, config)
-    if code not in (lib.ncclSuccess, lib.ncclInProgress):
-        raise comm._error(code, function)
-    comm._guard.comm = out[0]
-    comm._guard.state = lifetime.READY  # so that polls get through
-    try:
-        comm._settle(function)
-    except BaseException:
-        comm.abort()
-        raise
-    return out[0]
 
 
 def all_at_once(library: Library, devices: int | Sequence[int]) -> list[Any]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._nccl import lib
+from .batch import Operation
 from .enums import DataType
-from .plan import Operation
 
 if TYPE_CHECKING:
     from .communicator import Communicator

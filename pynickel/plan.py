@@ -1,142 +1,113 @@
-"""group(): operations queued in Python and handed to the library in one go, at a clean exit."""
+"""Plan: operations queued once and launched many times, each time by one call into C."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from threading import get_ident
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from functools import update_wrapper
+from threading import Lock, get_ident
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from . import interrupt, report
-from ._nccl import ffi, lib
+from ._nccl import lib
+from .batch import Batch, Group, open_groups, refusal
+from .communicator import Communicator
 from .errors import InvalidUsageError
 
-if TYPE_CHECKING:
-    from .library import Library
-    from .lifetime import Lifetime
-
-FINE = (lib.ncclSuccess, lib.ncclInProgress)
-NO_TYPE = -1
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+launch = lib.pn_plan_launch
 
 
-class Operation(NamedTuple):
-    """One call of the library: `call(pn_comm, *args)`; `keep` holds its buffers alive."""
+def queued(
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Plan, Arguments], Result]:
+    """The communicator's method as one of the plan: what it would do is written down behind what is there."""
 
-    comm: Lifetime
-    call: Callable[..., int]
-    args: tuple[Any, ...]
-    keep: Any
+    def queue(plan: Plan, /, *args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        thread = get_ident()
+        outer, recording = open_groups.get(thread), Group()
+        open_groups[thread] = recording
+        try:
+            result = method(plan.comm, *args, **options)
+        finally:
+            if outer is None:
+                del open_groups[thread]
+            else:
+                open_groups[thread] = outer
+        plan.extend(recording)
+        return result
 
-
-open_groups: dict[int, Group] = {}  # by thread: its innermost group; empty means that nobody has to look further
-
-
-class Group:
-    """What `group` returns; holds the operations of one `with` block."""
-
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
-        self._outer: Group | None = None
-        self._thread = 0
-
-    def __enter__(self) -> Group:
-        if self._thread:
-            raise InvalidUsageError("this group() has been entered before; make a new one for each with block")
-        self._thread = get_ident()
-        self._outer = open_groups.get(self._thread)
-        open_groups[self._thread] = self
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if get_ident() != self._thread or open_groups.get(self._thread) is not self:
-            raise InvalidUsageError("a group() must be left by the thread that entered it, inner groups first")
-        if self._outer is None:
-            del open_groups[self._thread]
-        else:
-            open_groups[self._thread] = self._outer
-        if kind is not None:
-            return
-        if self._outer is not None:
-            self._outer.operations += self.operations
-        elif self.operations:
-            launch(self.operations)
+    update_wrapper(queue, method)
+    return queue
 
 
-def group() -> Group:
-    """A context manager: the collectives, sends and receives in its body start together, when it is left.
+class Plan(Batch):
+    """Operations of `comm` that `launch` starts together, as often as wanted, for little more than one call.
 
-    Each thread has its own group. Inner groups start with the outermost one. A body that raises starts nothing. Results
-    are there after the exit; calls of the low-level `lib` are not part of it.
+    The methods are the communicator's and check their arguments when they queue. Each launch uses the same memory: change
+    what the buffers hold between launches, not where they are. Buffers and operators are kept alive by the plan; operators
+    must stay open. For new buffers `clear()` it and queue again. All ranks launch plans that fit together.
     """
-    return Group()
 
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__()
+        if not isinstance(comm, Communicator):
+            raise TypeError(f"comm must be a Communicator, not {comm!r}")
+        comm._require_ready("Plan()")
+        self.comm = comm
+        self._changing = Lock()  # what Python and C know of the operations changes together
 
-def refuse_in_group(what: str) -> None:
-    """Raise inside group(), for what has to happen at once."""
-    if open_groups and get_ident() in open_groups:
-        raise InvalidUsageError(f"{what} cannot be part of group(): do it before or after the with block")
+    all_reduce = queued(Communicator.all_reduce)
+    broadcast = queued(Communicator.broadcast)
+    bcast = queued(Communicator.bcast)
+    reduce = queued(Communicator.reduce)
+    all_gather = queued(Communicator.all_gather)
+    reduce_scatter = queued(Communicator.reduce_scatter)
+    all_to_all = queued(Communicator.all_to_all)
+    gather = queued(Communicator.gather)
+    scatter = queued(Communicator.scatter)
+    all_gather_v = queued(Communicator.all_gather_v)
+    reduce_scatter_v = queued(Communicator.reduce_scatter_v)
+    all_to_all_v = queued(Communicator.all_to_all_v)
+    gather_v = queued(Communicator.gather_v)
+    scatter_v = queued(Communicator.scatter_v)
+    send = queued(Communicator.send)
+    recv = queued(Communicator.recv)
+    send_recv = queued(Communicator.send_recv)
+    put_signal = queued(Communicator.put_signal)
+    signal = queued(Communicator.signal)
+    wait_signal = queued(Communicator.wait_signal)
 
+    def launch(self, stream: Any = None) -> None:
+        """Start all operations as one group, each on the stream that it was queued with, or all on `stream`.
 
-def run(operations: Sequence[Operation]) -> None:
-    """Start operations together: now, or with this thread's open group."""
-    queue = open_groups.get(get_ident())
-    if queue is None:
-        launch(operations)
-        return
-    for operation in operations:
-        operation.comm._require_open(name_of(operation.call))
-    queue.operations += operations
+        Results are there afterwards as with single calls. Inside group() they become part of that group. If the library
+        refuses one, none is started, and the exception's `operation` is its index.
+        """
+        if stream is None and self._plan is not None and not open_groups:
+            if code := launch(self._plan):
+                self._after(code, self.launch)
+            return
+        handle = None if stream is None else self.comm._stream(stream)
+        queue = open_groups.get(get_ident())
+        if queue is None:
+            super().launch(handle)
+        elif handle is None:
+            queue.extend(self)
+        else:
+            raise InvalidUsageError("launch(stream=) cannot be part of group(): queue the operations with their stream")
 
+    def extend(self, other: Batch) -> None:
+        """Put all operations of another batch behind the own ones."""
+        with self._changing:
+            super().extend(other)
 
-def launch(operations: Sequence[Operation]) -> None:
-    """One NCCL group of all operations, in order; on any failure none is started."""
-    for operation in operations:
-        operation.comm._require_open(name_of(operation.call))
-    libraries: dict[int, Library] = {id(operation.comm.library): operation.comm.library for operation in operations}
-    opened: list[Library] = []
-    entered: dict[int, Operation] = {}  # by library: an operation that it has taken, which a failure elsewhere must undo
-    error: BaseException | None = None
-    try:
-        for library in libraries.values():
-            library.check(lib.ncclGroupStart(library.table), "ncclGroupStart")
-            opened.append(library)
-        for operation in operations:
-            code = operation.call(operation.comm._guard, *operation.args)
-            if code not in FINE:
-                raise operation.comm._error(code, name_of(operation.call))
-            entered[id(operation.comm.library)] = operation
-    except BaseException as caught:  # an interrupt too: half a group must not start
-        error = caught
-        for operation in entered.values():
-            spoil(operation)
-    ends = [(library, lib.ncclGroupEnd(library.table)) for library in opened]
-    if error is not None:
-        raise error
-    finish(operations, ends)
+    def clear(self) -> None:
+        """Forget all operations and let go of their buffers."""
+        with self._changing:
+            if self._plan is not None and (code := lib.pn_plan_clear(self._plan)):
+                raise refusal(code)
+            self.operations.clear()
 
-
-def finish(operations: Sequence[Operation], ends: Sequence[tuple[Library, int]]) -> None:
-    """Raise what a group's end has told, or wait for non-blocking communicators to take the work."""
-    comms = {id(operation.comm): operation.comm for operation in operations}
-    for library, code in ends:
-        ours = [comm for comm in comms.values() if comm.library is library]
-        if code == lib.ncclInProgress:
-            for comm in ours:
-                comm._settle("ncclGroupEnd")
-        elif code != lib.ncclSuccess:
-            error = report.failure(code, "ncclGroupEnd", library, ours[0]._where if len(ours) == 1 else report.NOWHERE)
-            for comm in ours:
-                comm._note_failure(error)
-            interrupt.reraise()
-            raise error
-
-
-def spoil(operation: Operation) -> None:
-    """Make the open group of this library fail: an error inside a group is remembered, and its end then starts nothing."""
-    lib.ncclBroadcast(operation.comm.library.table, ffi.NULL, ffi.NULL, 1, NO_TYPE, 0, operation.comm._guard.comm, ffi.NULL)
-
-
-def name_of(call: Callable[..., int]) -> str:
-    """The C function behind a guarded call."""
-    return call.__name__.removeprefix("comm_")
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self)} operations on {self.comm!r}>"

@@ -106,23 +106,29 @@ def last_error(library: Library) -> str:
     return text(lib.ncclGetLastError(library.table, ffi.NULL)).strip()
 
 
-def failure(code: int, function: str, library: Library, where: Where = NOWHERE) -> errors.NCCLError:
-    """The exception for a code that `function` has just returned on this thread."""
+def failure(
+    code: int, function: str, library: Library, where: Where = NOWHERE, said: str | None = None, place: tuple[int, int] | None = None
+) -> errors.NCCLError:
+    """The exception for a code that `function` has just returned on this thread.
+
+    `said`: the library's words, where they were copied at once; `place`: which of how many operations of a group it was.
+    """
     if code == lib.PN_MISSING:
         return library.missing(function)
     kind = lib.nickelErrorKind(library.table, ffi.NULL) if library.kind == "host" else 0
     error_class = KINDS.get(kind) or CLASSES.get(code, errors.NCCLError)
     own = text(lib.ncclGetErrorString(library.table, code))
-    last = last_error(library)
+    last = last_error(library) if said is None else said
     causes = () if library.kind == "host" else CAUSES.get(code, ())
     details: dict[str, Any] = {
         "code": code, "function": function, "library_text": own, "last_error": last, "causes": causes,
         "rank": where.rank, "nranks": where.nranks, "device": where.device,
-        "library_path": library.path, "library_version": library.version,
+        "library_path": library.path, "library_version": library.version, "operation": place[0] if place else None,
     }  # fmt: skip
     if kind in (lib.nickelKindRemote, lib.nickelKindTimeout):
         details |= about_ranks(library, error_class)
     lines = [f"{function} failed with {NAMES.get(code, 'code')} ({code}): {own or 'the library has no text for it'}"]
+    lines += [f"it was operation {place[0]} of 0..{place[1] - 1}; none was started"] if place else []
     lines += [f"{last}"] if last else []
     lines += [f"often because of: {cause}" for cause in causes]
     lines += [f"({'; '.join(filter(None, [str(where), library.label]))})"]

@@ -152,9 +152,10 @@ def test_header_compiles_alone(header: Path) -> None:
     compile_c(header, "-std=c11", *STRICT, "-fsyntax-only")
 
 
-def test_loader_is_free_of_warnings(tmp_path: Path) -> None:
-    """loader.c is C11 and clean under -Wall -Wextra -Wconversion."""
-    compile_c(CDEF / "loader.c", "-std=c11", "-O2", *STRICT, "-c", "-o", str(tmp_path / "loader.o"))
+@pytest.mark.parametrize("name", ["loader", "plan"])
+def test_own_c_is_free_of_warnings(name: str, tmp_path: Path) -> None:
+    """The C of the extension is C11 and clean under -Wall -Wextra -Wconversion."""
+    compile_c(CDEF / f"{name}.c", "-std=c11", "-O2", *STRICT, "-c", "-o", str(tmp_path / f"{name}.o"))
 
 
 def layout_checks(assertion: str) -> str:

@@ -7,7 +7,6 @@ import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from helpers.threads import outcomes, together
 
 import pynickel
 from pynickel import Communicator, group
-from pynickel.plan import open_groups
+from pynickel._nccl import lib
+from pynickel.batch import Operation, open_groups
 
 
 @pytest.fixture
@@ -112,10 +112,11 @@ def test_failing_call_on_the_cpu_library() -> None:
 
     def program(comm: Communicator) -> None:
         box = np.ones(4)
-        lane = pynickel.plan.Operation(comm, pynickel._nccl.lib.comm_ncclSend, (0, 4, 99, 0, 0), None)  # type: ignore[attr-defined]
-        with pytest.raises(pynickel.InvalidArgumentError), group() as opened:
+        lane = Operation(comm, lib.comm_ncclSend, (0, 4, 99, 0, 0), None)
+        with pytest.raises(pynickel.InvalidArgumentError, match="operation 1 of 0..1") as caught, group() as opened:
             comm.all_reduce(box)
-            opened.operations.append(lane)
+            opened.add(lane)
+        assert caught.value.operation == 1
         assert box.tolist() == [1, 1, 1, 1]
         assert comm.all_reduce(box).tolist() == [2, 2, 2, 2]
 
@@ -254,18 +255,38 @@ def test_self_send() -> None:
         assert isinstance(end, pynickel.InvalidUsageError), end
 
 
-def test_interrupted_exit(stub_comm: Communicator, recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt between two calls of the exit starts nothing either."""
+def test_busy_communicator(recording: Recorder) -> None:
+    """While another thread is inside one of its communicators a group enters no library, and leaves the others free."""
+    one, two = (Communicator(4, bytes(range(128)), 1, library=recording.path) for _ in range(2))
+    recording.forget()
+    assert lib.pn_enter(two._guard) == 0
+    with pytest.raises(pynickel.BusyError, match="one thread at a time"), group():
+        one.all_reduce(bytearray(1))
+        two.all_reduce(bytearray(1))
+    assert recording.names == []
+    lib.pn_leave(two._guard)
+    one.all_reduce(bytearray(1))
+    two.all_reduce(bytearray(1))
+    assert recording.names == ["ncclAllReduce", "ncclAllReduce"]
+    for comm in (one, two):
+        comm.abort()
 
-    def interrupt(guard: Any, *args: Any) -> int:
-        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), group() as opened:
-        stub_comm.all_reduce(bytearray(1))
-        opened.operations.append(pynickel.plan.Operation(stub_comm, interrupt, (), None))  # type: ignore[attr-defined]
-        stub_comm.broadcast(bytearray(1))
-    assert recording.names == ["ncclGroupStart", "ncclAllReduce", "ncclBroadcast", "ncclGroupEnd"]
-    assert [args[3] for name, args in recording.calls if name == "ncclBroadcast"] == [-1]
+def test_simulate(comm: Communicator, stub_comm: Communicator, recording: Recorder) -> None:
+    """simulate() estimates what is queued so far and starts nothing; the exit starts it all."""
+    box = np.ones(1000)
+    with group() as opened:
+        assert opened.simulate() == 0
+        comm.all_reduce(box)
+        first = opened.simulate()
+        comm.all_reduce(box, np.empty(1000))
+        assert 0 < first < opened.simulate()
+    with group() as other:
+        stub_comm.all_reduce(bytearray(4))
+        other.simulate()
+        assert recording.names == ["ncclGroupStart", "ncclAllReduce", "ncclGroupSimulateEnd"]
+        recording.forget()
+    assert recording.names == ["ncclGroupStart", "ncclAllReduce", "ncclGroupEnd"]
 
 
 def test_open_group_does_not_block_the_exit(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cdef.build import Function, Headers
+from pynickel._nccl import ffi
 
 from .c import CDEF, shared_library
 
@@ -19,7 +21,16 @@ BODIES = {
     "ncclCommCuDevice": "*device = 0;",
     "ncclCommGetAsyncError": "*asyncError = async_polls-- > 0 ? ncclInProgress : set_async;",
     "ncclCommInitRank": "*comm = (ncclComm_t)&marks[0];",
-    "ncclCommInitRankConfig": "*comm = (ncclComm_t)&marks[0]; seen_blocking = config->blocking;",
+    "ncclCommInitRankConfig": "*comm = (ncclComm_t)&marks[0]; seen_blocking = config->blocking; seen_config = *config;",
+    "ncclCommInitRankScalable": "*newcomm = (ncclComm_t)&marks[0];",
+    "ncclCommSplit": "*newcomm = color < 0 ? NULL : (ncclComm_t)&marks[1]; if (config) seen_config = *config;",
+    "ncclAllGather": "if (datatype == 2 && sendcount == 1) for (int i = 0; i < 4; i++) ((int *)recvbuff)[i] = i;",
+    "ncclCommShrink": "*newcomm = (ncclComm_t)&marks[2];",
+    "ncclCommGrow": "*newcomm = (ncclComm_t)&marks[3];",
+    "ncclAllReduceConfig": "seen_call_config = *config;",
+    "ncclCommWindowRegister": "*win = (ncclWindow_t)&marks[4];",
+    "ncclRedOpCreatePreMulSum": "*op = 77; memcpy(seen_scalar, scalar, 8);",
+    "ncclCommQueryProperties": "seen_version = (int)props->version; props->rank = 1; props->nLsaTeams = 9;",
     "ncclCommInitAll": "for (int i = 0; i < ndev; i++) comm[i] = (ncclComm_t)&marks[i];",
     "ncclMemAlloc": "*ptr = malloc(size);",
     "ncclMemFree": "free(ptr);",
@@ -31,6 +42,7 @@ PRELUDE = """
 #include <string.h>
 #define EXPORT __attribute__((visibility("default")))
 static char marks[64];
+EXPORT ncclConfig_t seen_config; EXPORT ncclCollConfig_t seen_call_config; EXPORT char seen_scalar[8]; EXPORT int seen_version;
 EXPORT int set_version = 23203, set_async = 0, async_polls = 0, seen_blocking = -1;
 EXPORT int log_length; EXPORT char log_names[1000][40]; EXPORT long long log_args[1000][8];
 static struct { char name[40]; int result; } results[16];
@@ -106,6 +118,13 @@ class Recorder:
     def get(self, variable: str) -> int:
         """Read a variable."""
         return ctypes.c_int.in_dll(self._lib, variable).value
+
+    def struct(self, variable: str, c_type: str) -> Any:
+        """A copy of a variable as a C struct."""
+        made = ffi.new(f"{c_type} *")
+        size = ffi.sizeof(c_type)
+        ffi.memmove(made, bytes((ctypes.c_char * size).in_dll(self._lib, variable)), size)
+        return made
 
     @property
     def calls(self) -> list[tuple[str, list[int]]]:

@@ -1,0 +1,71 @@
+"""What every operation does with its arguments: the call or its place in a group, stream, rank, operator, configuration."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from . import make
+from ._nccl import lib
+from .batch import Operation, name_of, open_groups
+from .config import CollConfig
+from .ending import Ending
+from .enums import DataType, as_op
+from .errors import NotAvailableError
+from .redop import PreMulSum
+from .stream import PER_THREAD, as_stream
+
+# By the call of a collective: its form that takes a CollConfig.
+CONFIGURED = {
+    getattr(lib, name.removesuffix("Config")): getattr(lib, name)
+    for name in dir(lib)
+    if name.startswith("comm_nccl") and name.endswith("Config") and hasattr(lib, name.removesuffix("Config"))
+}
+
+
+class Calls(Ending):
+    """What operations have in common."""
+
+    __slots__ = ()
+
+    def _run(self, call: Callable[..., int], keep: Any, *args: Any, config: CollConfig | None = None) -> None:
+        """Make the call, or queue it for this thread's open group."""
+        if config is not None:
+            call, args, keep = self._configured(call, args, keep, config)
+        if open_groups and (queue := open_groups.get(get_ident())) is not None:
+            queue.add(Operation(self, call, args, keep))
+        elif code := call(self._guard, *args):
+            self._after(code, call, args, keep)
+
+    def _configured(self, call: Any, args: tuple[Any, ...], keep: Any, config: CollConfig) -> tuple[Any, tuple[Any, ...], Any]:
+        """The form of the call that takes a configuration."""
+        if not isinstance(config, CollConfig):
+            raise TypeError(f"config must be a CollConfig or None, not {config!r}")
+        if call not in CONFIGURED:
+            raise NotAvailableError(
+                f"NCCL has no form of {name_of(call)} that takes a CollConfig; leave config= out", function=name_of(call)
+            )
+        configured = CONFIGURED[call]
+        struct = config.struct(self.library, name_of(configured))
+        return configured, (*args, struct), (keep, struct)
+
+    def _stream(self, stream: Any) -> int:
+        """The handle of the caller's stream."""
+        handle = as_stream(stream)
+        if handle == PER_THREAD and not self._blocking:
+            raise ValueError(
+                "stream 2 (per thread) cannot be used with a timeout or blocking=False: a non-blocking communicator works in another thread"
+            )
+        return handle
+
+    def _one_of(self, rank: Any, name: str) -> int:
+        """A rank of this communicator."""
+        if type(rank) is int and 0 <= rank < self._nranks:
+            return rank
+        return make.checked_rank(rank, self._nranks, name)
+
+    def _op(self, op: Any, element: DataType) -> int:
+        """The number of a reduction for elements of that type."""
+        return op._number(self, element) if isinstance(op, PreMulSum) else as_op(op)

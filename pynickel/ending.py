@@ -1,0 +1,184 @@
+"""The end of a communicator, and stops before it: finalize, revoke, suspend, close, abort."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from . import interrupt, lifetime, report
+from ._nccl import ffi, lib
+from .batch import refuse_in_group
+from .deadline import checked_timeout, looks
+from .lifetime import ABORTED, CLOSED, ENDED, FAILED, FINALIZED, FINE, IN_PROGRESS, READY, REVOKED, SUSPENDED, Lifetime
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+log = logging.getLogger("pynickel")
+
+
+class Ending(Lifetime):
+    """How a communicator ends."""
+
+    __slots__ = ()
+
+    def finalize(self) -> None:
+        """Finish all outstanding work on every rank; afterwards only close() and abort() are left. Twice is harmless."""
+        refuse_in_group("finalize()")
+        if self._guard.state == FINALIZED:
+            return
+        self._finish(lib.comm_ncclCommFinalize)
+        self._move(READY, FINALIZED, "finalize() was called")
+
+    def revoke(self) -> None:
+        """End all work on the communicator on every rank, from any thread; then shrink(), split(), close() and abort() are left.
+
+        Calls that run in it end with an error, here and on the other ranks. Twice is harmless.
+        """
+        refuse_in_group("revoke()")
+        if self._guard.state == REVOKED:
+            return
+        if self._guard.state not in (READY, IN_PROGRESS, FAILED) or self._born != lib.pn_generation():
+            raise self._error(lib.PN_FORKED if self._born != lib.pn_generation() else lib.PN_CLOSED, "ncclCommRevoke")
+        # No entering: it is to end the call of whoever is inside.
+        code = lib.ncclCommRevoke(self.library.table, self._guard.comm, lib.NCCL_REVOKE_DEFAULT)
+        if code not in FINE:
+            raise self._error(code, "ncclCommRevoke")
+        for state in (READY, IN_PROGRESS, FAILED):
+            self._move(state, REVOKED, "revoke() was called")
+        if code == lib.ncclInProgress:
+            self._poll("ncclCommRevoke", None)
+
+    def suspend(self) -> None:
+        """Give the communicator's GPU memory back until resume(); until then every other call but close() and abort() is refused."""
+        refuse_in_group("suspend()")
+        self._finish(lib.comm_ncclCommSuspend, lib.NCCL_SUSPEND_MEM)
+        self._move(READY, SUSPENDED, "suspend() was called, and resume() has not been")
+
+    def resume(self) -> None:
+        """Take the memory again, after suspend(); the communicator works as before."""
+        refuse_in_group("resume()")
+        if self._guard.state != SUSPENDED:
+            self._require_ready("ncclCommResume")
+        with self._entered("ncclCommResume") as comm:
+            code = lib.ncclCommResume(self.library.table, comm)
+        if code == lib.ncclInProgress:
+            self._poll("ncclCommResume", None)
+        elif code != lib.ncclSuccess:
+            raise self._error(code, "ncclCommResume")
+        self._move(SUSPENDED, READY)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the communicator; twice is harmless.
+
+        While another thread is inside it raises BusyError at once; with `timeout` it waits so long and then aborts. So it
+        does for what a non-blocking communicator has in progress, without `timeout` as long as the communicator's own says.
+        A failed communicator is aborted.
+        """
+        refuse_in_group("close()")
+        seconds = checked_timeout(timeout)
+        if self._guard.state in ENDED:
+            return
+        if self.state == "forked" or not self._owned or not self._guard.comm:
+            self._end(CLOSED, "close() was called")
+            return
+        if self._guard.state == IN_PROGRESS and not self._comes_to_rest(seconds or self._timeout):
+            log.warning("%r still had work in progress at the deadline of close(); aborting it", self)
+        if self._guard.state in (FAILED, IN_PROGRESS):
+            self.abort()
+            return
+        code: int = lib.PN_BUSY
+        for is_last in looks(seconds or 0.0):
+            code = self._destroy()
+            if code != lib.PN_BUSY or is_last:
+                break
+        if code == lib.PN_BUSY and seconds is not None:
+            log.warning("%r is still in use by another thread after %g s; aborting it", self, seconds)
+            self.abort()
+        elif code == lib.PN_BUSY:
+            raise self._error(code, "ncclCommDestroy")
+        elif code not in (lib.ncclSuccess, lib.PN_CLOSED):
+            interrupt.reraise()
+            raise report.failure(code, "ncclCommDestroy", self.library, self._where)
+
+    def abort(self) -> None:
+        """End the communicator at once, from any thread; calls that run in it end with AbortedError. Twice is harmless."""
+        comm = self._guard.comm
+        if not self._end(ABORTED, "abort() was called") or self._born != lib.pn_generation() or not self._owned or not comm:
+            return
+        self.library.check(lib.ncclCommAbort(self.library.table, comm), "ncclCommAbort")
+        self._guard.comm = ffi.NULL
+        self._kept.clear()  # not before: work in the background used these buffers
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _comes_to_rest(self, seconds: float | None) -> bool:
+        """Wait for what is in progress, well or badly done; False at the deadline."""
+        for is_last in looks(seconds):
+            if self.get_async_error() != lib.ncclInProgress:
+                return True
+            if is_last:
+                break
+        return False
+
+    def _end(self, state: int, reason: str) -> bool:
+        """Move to an ending state; False if the communicator has ended already."""
+        with lifetime.ending:
+            if self._guard.state in ENDED:
+                return False
+            self._guard.state, self._reason = state, reason
+        for thing in list(self._things.values()):
+            thing._forget()
+        return True
+
+    def _destroy(self) -> int:
+        """ncclCommDestroy, with the door shut before it: nobody may come in while or after it runs."""
+        code: int = lib.pn_enter_at(self._guard, self._guard.state)
+        if code != 0:
+            return code
+        try:
+            comm, things = self._guard.comm, list(self._things.values())
+            if not self._end(CLOSED, "close() was called"):
+                return int(lib.PN_CLOSED)
+            for thing in things:
+                thing._release(comm)
+            code = lib.ncclCommDestroy(self.library.table, comm)
+            self._guard.comm = ffi.NULL
+            self._kept.clear()
+        finally:
+            lib.pn_leave(self._guard)
+        return code
+
+
+def abort_all(comms: Iterable[Communicator]) -> None:
+    """Abort several communicators of this process at the same time; each may have to wait for work that they share.
+
+    Raises the first error after all have been tried.
+    """
+    found = list(comms)
+    errors: list[BaseException] = []
+
+    def abort(comm: Communicator) -> None:
+        try:
+            comm.abort()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=abort, args=(comm,), daemon=True) for comm in found[1:]]
+    for thread in threads:
+        thread.start()
+    for comm in found[:1]:
+        abort(comm)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
