@@ -1,7 +1,8 @@
 /* Windows: memory of all ranks that each can write to, and signals that say what is there. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registering is a round in which the ranks tell each other where their memory is; then each maps all of it. It works on ncclMemAlloc memory
+ * Registering is a round in which the ranks tell each other where their memory is; then each maps all of it; a second round says that all have,
+ * since whoever returns may free its memory. It works on ncclMemAlloc memory
  * (any memory, with ranks as threads of one process); elsewhere it succeeds without a window, as NCCL does where it cannot make one. A put
  * writes at once; the signal after it is a counter per pair of ranks, index and direction, which the receiver waits for and counts down.
  */
@@ -22,6 +23,7 @@ struct nh_window {
 typedef struct {
   ncclWindow_t *out;
   nh_window *window;
+  ncclResult_t mapped;          /* what came of this rank's mapping; told in the second round */
   nh_told mine;
   nh_told all[];
 } nh_registering;
@@ -44,17 +46,27 @@ static bool reachable(const nh_task *task, const nh_registering *more)
   return true;
 }
 
-static ncclResult_t map_all(nh_task *task)
+static ncclResult_t finish(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  nh_registering *more = task->more;
+  const ncclResult_t *told = (const ncclResult_t *)(void *)more->all;
+  for (int rank = 0; rank < comm->nranks; rank++)
+    if (told[rank] != ncclSuccess && rank != comm->rank)
+      return nh_error(told[rank], nickelKindNone, "ncclCommWindowRegister on rank %d of %d: rank %d could not map the windows (%s)", comm->rank, comm->nranks, rank,
+                      nh_result_text(told[rank]));
+  if (more->mapped != ncclSuccess) return more->mapped; /* its text is the last */
+  more->window->next = comm->windows;
+  comm->windows = more->window;
+  *more->out = (ncclWindow_t)(void *)more->window;
+  return ncclSuccess;
+}
+
+static ncclResult_t map_peers(nh_task *task)
 {
   ncclComm_t comm = task->comm;
   nh_registering *more = task->more;
   nh_window *window = more->window;
-  if (!reachable(task, more)) {
-    free(window);
-    more->window = NULL;
-    *more->out = NULL;
-    return ncclSuccess;
-  }
   for (int rank = 0; rank < comm->nranks; rank++) {
     window->rank[rank].size = more->all[rank].size;
     if (rank == comm->rank) window->rank[rank].base = window->own;
@@ -63,10 +75,25 @@ static ncclResult_t map_all(nh_task *task)
       if (result != ncclSuccess) return result;
     }
   }
-  window->next = comm->windows;
-  comm->windows = window;
-  *more->out = (ncclWindow_t)(void *)window;
   return ncclSuccess;
+}
+
+static ncclResult_t map_all(nh_task *task)
+{
+  nh_registering *more = task->more;
+  if (!reachable(task, more)) {
+    free(more->window);
+    more->window = NULL;
+    *more->out = NULL;
+    return ncclSuccess;
+  }
+  more->mapped = map_peers(task);
+  task->send = &more->mapped;
+  task->count = sizeof more->mapped;
+  task->phase = NH_START;
+  task->then = finish;
+  nh_collective_prepare(task);
+  return ncclInProgress;
 }
 
 ncclResult_t nh_window_register(ncclComm_t comm, void *buffer, size_t size, ncclWindow_t *out)

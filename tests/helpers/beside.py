@@ -43,6 +43,6 @@ def beside(rank: int, nranks: int, ids: list[bytes]) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(sys.argv[1], os.RTLD_GLOBAL | os.RTLD_NOW)
     if forks.fork(1, trapped, ids=0)[0].signal == signal.SIGABRT:
-        print("the trap works")
+        print("the trap works", flush=True)
     forks.values(forks.fork(2, beside))
     print("right beside it")
