@@ -98,6 +98,7 @@ class Forked:
 
         for rank in range(nranks):
             reader, writer = os.pipe()
+            sys.stdout.flush()  # or each rank would write again what is waiting here
             pid = os.fork()
             if pid == 0:
                 become_rank(writer, [reader, *self.pipes], functools.partial(call, rank))
