@@ -87,12 +87,17 @@ def write_table(cells: Sequence[Cell], out: TextIO) -> None:
             ratios = [ratio(best, medians.get("empty")), ratio(best, medians.get("plain")), ratio(medians.get("gloo"), medians.get("empty"))]
             paths = "/".join(row[label].path or "-" for label in ("empty", "plain") if label in row)
             rows.append([short(size), *(figure(medians[label]) for label in labels), *(figure(one) for one in ratios), paths])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        for row in rows:
-            out.write("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+        write_rows(rows, out)
     for line in judged(cells):
         out.write(line + "\n")
     out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine()}\n")
+
+
+def write_rows(rows: Sequence[Sequence[str]], out: TextIO) -> None:
+    """Columns of one width, to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        out.write("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
 
 
 def better(row: dict[str, Cell]) -> float | None:

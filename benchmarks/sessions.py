@@ -45,9 +45,11 @@ class Session:
         try:
             with self.log.open("wb") as log:
                 for command in peer.commands(nranks, [str(RANK), peer.kind, str(path)]):
+                    # Not in a session of its own: Linux hands a core over within a session (autogroup), so ranks of several would be
+                    # worse off than those of a launcher.
                     self.processes.append(
                         subprocess.Popen(
-                            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=os.setpgrp
                         )
                     )
             self.meet(listener)

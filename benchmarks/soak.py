@@ -20,11 +20,11 @@ import numpy as np
 
 sys.path[1:1] = [str(Path(__file__).resolve().parent.parent / name) for name in ("", "tests")]
 
-from helpers import arithmetic, ranks  # noqa: E402
+from helpers import arithmetic, forks, ranks  # noqa: E402
 
 import pynickel  # noqa: E402
 
-PATTERN = 1 << 18  # elements
+PATTERN = 1 << 18  # elements of the longest piece
 EDGES = (32, 1 << 13, 1 << 15, 1 << 16, 1 << 18)  # bytes at which the library changes its way
 GUARD, STALE = 16, 0xA5
 OPS = ("sum", "prod", "max", "min", "avg")
@@ -43,23 +43,24 @@ BATCH, DRAWS = 1024, 12
 class Soak:
     """One rank: its buffers, the pattern, and the numbers that all ranks draw."""
 
-    def __init__(self, comm: pynickel.Communicator, seed: int) -> None:
-        self.comm, self.n, self.me, self.seed = comm, comm.nranks, comm.rank, seed
+    def __init__(self, comm: pynickel.Communicator, seed: int, pattern: int = PATTERN) -> None:
+        self.comm, self.n, self.me, self.seed, self.pattern = comm, comm.nranks, comm.rank, seed, pattern
         self.random = np.random.default_rng(seed)
         self.drawn: list[list[int]] = []
         self.counts = dict.fromkeys((*NAMES, "group", "full check"), 0)
         # Sums of n and products of n of these are exact in every type.
-        self.small = np.random.default_rng(0).integers(0, 8 // self.n + 1, PATTERN).astype(np.uint8)
+        self.small = np.random.default_rng(0).integers(0, 8 // self.n + 1, pattern).astype(np.uint8)
         wide = [self.small.astype(np.float32).astype(arithmetic.TYPES[name]) for name in TYPES]
         self.bits = [arithmetic.bits(array) for array in wide]
         # The pattern in both kinds of memory; received data has a room for each operation of a group.
         self.sends = [[array.copy() for array in wide], [self.in_arena(array) for array in wide]]
-        self.room = PATTERN * 8 + 2 * GUARD
+        self.room = pattern * 8 + 2 * GUARD
         self.recvs = [np.empty(self.room, np.uint8), pynickel.empty(self.room, "uint8")]
         self.rooms = [[np.empty(self.room // 4, np.uint8) for _ in range(4)], [pynickel.empty(self.room // 4, "uint8") for _ in range(4)]]
         numbers = np.arange(9, dtype=np.float32)
         self.values = [arithmetic.bits(numbers.astype(arithmetic.TYPES[name])) for name in TYPES]
         numbers = numbers / self.n
+        self.exact = self.n & (self.n - 1) == 0  # then 1/n is exact, and so are averages of small numbers
         self.means = [
             arithmetic.bits((numbers if name in arithmetic.FLOATS else numbers.astype(int)).astype(arithmetic.TYPES[name])) for name in TYPES
         ]
@@ -88,7 +89,7 @@ class Soak:
                 self.full_check(row, done)
                 done += 1
             else:
-                call = Call(self, row, self.recvs, done, PATTERN)
+                call = Call(self, row, self.recvs, done, self.pattern)
                 call.start()
                 call.check()
                 done += 1
@@ -99,7 +100,7 @@ class Soak:
 
     def group(self, size: int) -> int:
         """Several at once."""
-        calls = [Call(self, self.draw(), [rooms[i] for rooms in self.rooms], -1, PATTERN // 4) for i in range(size)]
+        calls = [Call(self, self.draw(), [rooms[i] for rooms in self.rooms], -1, self.pattern // 4) for i in range(size)]
         with pynickel.group():
             for call in calls:
                 call.start()
@@ -132,7 +133,7 @@ class Call:
         self.takes = soak.n if recv_parts == "n" else 1
         self.size = arithmetic.TYPES[TYPES[self.type]].itemsize
         self.count = self.draw_count(row[5], most // 2 // soak.n)
-        self.offsets = [draw % (PATTERN - self.count * self.gives + 1) for draw in row[DRAWS:]]
+        self.offsets = [draw % (soak.pattern - self.count * self.gives + 1) for draw in row[DRAWS:]]
         self.in_place, self.as_arrays = row[6] & 1 == 0, row[7] & 3 == 0
         memory = row[8] >> soak.me * 2  # each rank has its own: calls with mixed memory are part of it
         together = row[8] >> 20 & 3
@@ -212,6 +213,10 @@ class Call:
         soak, count, me = self.soak, self.count, self.soak.me
         own_part = me * count if self.gives > 1 else 0
         starts = [offset + own_part for offset in self.offsets]
+        if self.reduces and self.op == "avg" and not soak.exact:
+            name = TYPES[self.type]
+            pattern = soak.bits[self.type].view(arithmetic.TYPES[name])
+            return arithmetic.bits(arithmetic.fold(name, "avg", [pattern[start : start + count] for start in starts]))
         if self.reduces:
             parts = [soak.small[start : start + count] for start in starts]
             total = parts[0].copy()
@@ -244,6 +249,24 @@ def soak(comm: pynickel.Communicator, calls: int, seed: int) -> dict[str, int]:
     return Soak(comm, seed).run(calls)
 
 
+def forked(rank: int, nranks: int, ids: list[bytes], calls: int, seed: int) -> dict[str, int]:
+    """What each rank does that is a forked process. Ranks of one session hand their cores over much faster than fresh interpreters."""
+    with pynickel.Communicator(nranks, ids[0], rank, library="host") as comm:
+        return soak(comm, calls, seed)
+
+
+def outcome(options: argparse.Namespace) -> dict[str, int]:
+    """How many calls of each kind there were; an error tells the story of all ranks."""
+    if options.kind == "processes":
+        ends = forks.fork(options.ranks, forked, options.calls, options.seed, deadline=options.deadline)
+        found: dict[str, int] = forks.values(ends)[0]
+    else:
+        found = ranks.run(
+            options.ranks, soak, options.calls, options.seed, kind=options.kind, deadline=options.deadline, library="host"
+        )[0]
+    return found
+
+
 def main() -> None:
     """Run it and say what was run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -255,8 +278,8 @@ def main() -> None:
     options = parser.parse_args()
     begun = time.monotonic()
     try:
-        counts = ranks.run(options.ranks, soak, options.calls, options.seed, kind=options.kind, deadline=options.deadline, library="host")[0]
-    except ranks.RankError as error:
+        counts = outcome(options)
+    except AssertionError as error:
         sys.exit(f"{error}\nseed {options.seed}, {options.calls} calls")
     seconds = time.monotonic() - begun
     told = ", ".join(f"{name} {count:,}" for name, count in counts.items())

@@ -1,5 +1,6 @@
 /* The exported functions that ask and tell a communicator: queries, errors, registration, windows, operations, suspending. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
 #include <string.h>
 
 #include "api.h"
@@ -34,7 +35,10 @@ API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *error)
   if (result != ncclSuccess) return result;
   if (!error) return nh_error(ncclInvalidArgument, nickelKindNone, "ncclCommGetAsyncError: the pointer to the error is NULL");
   *error = comm->settings.blocking ? ncclSuccess : nh_comm_async(comm);
-  if (*error == ncclInProgress) return ncclSuccess;
+  if (*error == ncclInProgress) {
+    sched_yield(); /* programs poll without a pause, and there may be no core left for the thread that works */
+    return ncclSuccess;
+  }
   if (comm->failed != ncclSuccess) *error = nh_recall_error(comm);
   else if (*error != ncclSuccess) {
     nh_recall_error(comm);

@@ -162,22 +162,47 @@ static void look_again(int pid, uint32_t now)
   }
 }
 
-static ncclResult_t open_arena(int pid, const nh_place *place, nh_arena *arena)
+/* 0, or errno. */
+static int open_arena(int pid, const nh_place *place, nh_arena *arena)
 {
   char path[64];
   struct stat about;
   snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, place->fd);
   int fd = still_there(pid, place->fd, place->arena) ? open(path, O_RDWR | O_CLOEXEC) : -1;
-  if (fd < 0 || fstat(fd, &about) || about.st_ino != place->arena) {
-    ncclResult_t result = nh_error(ncclSystemError, nickelKindMemory, "the memory of pid %d cannot be reached (%s)", pid, strerror(errno));
-    if (fd >= 0) close(fd);
-    return result;
-  }
+  if (fd < 0) return errno ? errno : ENOENT;
+  int failed = fstat(fd, &about) ? errno : about.st_ino != place->arena ? ENOENT : 0;
   *arena = (nh_arena){.size = (size_t)about.st_size, .inode = place->arena, .fd = -1, .pid = pid, .owner_fd = place->fd,
                       .epoch = place->epoch};
-  ncclResult_t result = map(fd, arena->size, &arena->base);
+  if (!failed && map(fd, arena->size, &arena->base) != ncclSuccess) failed = ENOMEM;
   close(fd);
-  return result;
+  return failed;
+}
+
+/* Under the lock: where it is in `peers`, mapped now if it was not; failed: errno. */
+static int place_of(int pid, const nh_place *place, int *failed)
+{
+  nh_arena arena;
+  int i = 0;
+  while (i < peers.n && (peers.at[i].inode != place->arena || peers.at[i].pid != pid)) i++;
+  *failed = i == peers.n ? open_arena(pid, place, &arena) : 0;
+  if (i == peers.n && !*failed && !insert(&peers, i, arena)) {
+    munmap(arena.base, arena.size);
+    *failed = ENOMEM;
+  }
+  return i;
+}
+
+static ncclResult_t not_reached(ncclComm_t comm, int rank, int pid, const char *call, int failed)
+{
+  if (!nh_alive(comm, rank)) {
+    nh_failure failure = {nickelKindRemote, ncclRemoteError, rank, comm->rank};
+    nh_fail(comm, failure);
+    return nh_error_failure(comm, failure, call);
+  }
+  nh_error(ncclSystemError, nickelKindMemory, "%s on rank %d of %d: the ncclMemAlloc memory of rank %d (pid %d) cannot be mapped (%s)%s", call, comm->rank,
+           comm->nranks, rank, pid, strerror(failed), failed == EMFILE || failed == ENFILE ? ": raise the limit on open files (ulimit -n), or close some" : "");
+  nh_error_rank(comm, rank);
+  return ncclSystemError;
 }
 
 ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, size_t size, char **pointer, const char *call)
@@ -189,28 +214,14 @@ ncclResult_t nh_arena_reach(ncclComm_t comm, int rank, const nh_place *place, si
     return ncclSuccess;
   }
   ncclResult_t result = ncclSuccess;
+  int failed;
   nh_lock();
   look_again(pid, place->epoch);
-  int i = 0;
-  while (i < peers.n && (peers.at[i].inode != place->arena || peers.at[i].pid != pid)) i++;
-  if (i == peers.n) {
-    nh_arena arena;
-    result = open_arena(pid, place, &arena);
-    if (result == ncclSuccess && !insert(&peers, i, arena)) {
-      munmap(arena.base, arena.size);
-      result = nh_error(ncclSystemError, nickelKindMemory, "no memory to map the memory of pid %d", pid);
-    }
-  }
-  if (result != ncclSuccess && !nh_alive(comm, rank)) {
-    nh_failure failure = {nickelKindRemote, ncclRemoteError, rank, comm->rank};
-    nh_fail(comm, failure);
-    result = nh_error_failure(comm, failure, call);
-  }
-  if (result == ncclSuccess) {
-    if (place->offset > peers.at[i].size || size > peers.at[i].size - place->offset)
-      result = nh_error(ncclInternalError, nickelKindNone, "rank %d (pid %d) described memory that it does not have", rank, pid);
-    else *pointer = peers.at[i].base + place->offset;
-  }
+  int at = place_of(pid, place, &failed);
+  if (failed) result = not_reached(comm, rank, pid, call, failed);
+  else if (place->offset > peers.at[at].size || size > peers.at[at].size - place->offset)
+    result = nh_error(ncclInternalError, nickelKindNone, "rank %d (pid %d) described memory that it does not have", rank, pid);
+  else *pointer = peers.at[at].base + place->offset;
   nh_unlock();
   return result;
 }

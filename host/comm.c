@@ -246,7 +246,10 @@ ncclResult_t nh_comm_abort(ncclComm_t comm)
 ncclResult_t nh_comm_revoke(ncclComm_t comm)
 {
   nh_comm_set_revoked(comm, true);
-  if (comm->head) nh_fail(comm, (nh_failure){nickelKindAborted, ncclRemoteError, comm->rank, comm->rank});
+  nh_lock();
+  bool ready = comm->ready;
+  nh_unlock();
+  if (ready) nh_fail(comm, (nh_failure){nickelKindAborted, ncclRemoteError, comm->rank, comm->rank});
   return ncclSuccess;
 }
 

@@ -41,15 +41,8 @@ static bool more_to_post(const nh_task *tasks, const nh_task *waiting)
 
 /* Called ten times a second while a wait lasts. The text goes to the other communicators of this process; with ranks as threads there is no
    telling which of those are this thread's, so only then not. */
-void nh_wait_begins(nh_task *tasks)
+static void publish(nh_task *tasks, nh_task *task, int peer)
 {
-  nh_task *task = tasks;
-  int peer = -1;
-  for (; task; task = task->next) {
-    if (task->result != ncclInProgress || task->op == NH_JOIN || task->phase == NH_START || task->phase == NH_MEETING) continue;
-    if ((peer = missing_rank(task)) >= 0) break;
-  }
-  if (peer < 0) return;
   ncclComm_t comm = task->comm;
   if (!more_to_post(tasks, task)) nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
   if (comm->told_doing) return;
@@ -58,6 +51,22 @@ void nh_wait_begins(nh_task *tasks)
   snprintf(text, sizeof text, "blocked in %s of another communicator, for its rank %d of %d", nh_op_name(task->op), peer, comm->nranks);
   nh_telling telling = {text, comm};
   if (!comm->one_process) nh_comm_each(tell, &telling);
+}
+
+/* For each communicator the first task that is blocked. */
+void nh_wait_begins(nh_task *tasks)
+{
+  enum { MOST = 64 };
+  ncclComm_t seen[MOST];
+  int n = 0;
+  for (nh_task *task = tasks; task && n < MOST; task = task->next) {
+    bool known = task->result != ncclInProgress || task->op == NH_JOIN || task->phase == NH_START || task->phase == NH_MEETING;
+    for (int i = 0; i < n && !known; i++) known = seen[i] == task->comm;
+    int peer = known ? -1 : missing_rank(task);
+    if (peer < 0) continue;
+    seen[n++] = task->comm;
+    publish(tasks, task, peer);
+  }
 }
 
 static void over(ncclComm_t comm)

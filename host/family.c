@@ -56,28 +56,59 @@ static void end(nh_task *task)
 
 /* ---- telling each other ---- */
 
-/*
- * The name of a meeting: who takes part, and how often just these have met. All that take part have met equally often, since each meeting needs
- * all of them. What was told stays for one meeting more: the second of a split is reached when all have seen the first, and what comes after a
- * split or shrink that ended well when all have joined. Even, never 0; 0: no memory.
- */
-static uint64_t name_of_meeting(nh_family *family)
+/* The meetings of those that take part in this one; NULL: no memory. */
+static nh_meetings *meetings_of(nh_family *family)
 {
   ncclComm_t comm = family->parent;
   uint64_t who = UINT64_C(0xcbf29ce484222325);
   for (int rank = 0; rank < comm->nranks; rank++) who = (who ^ (takes_part(family, rank) ? 2u : 1u)) * UINT64_C(0x100000001b3);
   int place = 0;
   while (place < comm->nmeetings && comm->meetings[place].who != who) place++;
-  if (place == comm->nmeetings) {
-    void *more = realloc(comm->meetings, ((size_t)place + 1) * sizeof comm->meetings[0]);
-    if (!more) return 0;
-    comm->meetings = more;
-    comm->meetings[place].who = who;
-    comm->meetings[place].times = 0;
-    comm->nmeetings++;
+  if (place < comm->nmeetings) return &comm->meetings[place];
+  nh_meetings *more = realloc(comm->meetings, ((size_t)place + 1) * sizeof *more);
+  if (!more) return NULL;
+  comm->meetings = more;
+  comm->nmeetings++;
+  more[place] = (nh_meetings){.who = who};
+  return &more[place];
+}
+
+/*
+ * The name of the next meeting: who takes part, and how many meetings just these have reached. All count alike, since a meeting is reached when
+ * all have come; one that was given up has the same name when it is tried again, and the same id is told then. What was told stays for one
+ * meeting more: the second of a split is reached when all have seen the first, and what comes after a split or shrink that ended well when all
+ * have joined. Even, never 0; 0: no memory.
+ */
+static uint64_t name_of_meeting(nh_family *family)
+{
+  const nh_meetings *meetings = meetings_of(family);
+  return meetings ? ((meetings->who + meetings->times) * UINT64_C(0x9e3779b97f4a7c15)) << 1 | 2 : 0;
+}
+
+/* This rank leads: the id of the new communicator. */
+static ncclResult_t make_id(nh_family *family)
+{
+  nh_meetings *meetings = family->meet ? meetings_of(family) : NULL;
+  if (family->meet && !meetings) return no_memory();
+  if (meetings && meetings->told) {
+    family->id = meetings->id;
+    return ncclSuccess;
   }
-  uint64_t times = ++comm->meetings[place].times;
-  return ((who + times) * UINT64_C(0x9e3779b97f4a7c15)) << 1 | 2;
+  ncclResult_t result = nh_segment_make(&family->id);
+  if (result == ncclSuccess && meetings) {
+    meetings->told = true;
+    meetings->id = family->id;
+  }
+  return result;
+}
+
+static ncclResult_t reached(nh_family *family)
+{
+  nh_meetings *meetings = meetings_of(family);
+  if (!meetings) return no_memory();
+  meetings->times++;
+  if (family->size == sizeof family->id) meetings->told = false;
+  return ncclSuccess;
 }
 
 static ncclResult_t meet_step(nh_task *task)
@@ -96,7 +127,7 @@ static ncclResult_t meet_step(nh_task *task)
   for (int rank = 0; rank < comm->nranks; rank++)
     if (takes_part(family, rank)) memcpy(family->all + (size_t)rank * family->size, nh_met(comm, rank, task->round), family->size);
   task->moved = true;
-  return ncclSuccess;
+  return reached(family);
 }
 
 static bool not_met(nh_task *task, int rank)
@@ -191,7 +222,7 @@ static ncclResult_t tell_id(nh_task *task)
   nh_family *family = task->more;
   memset(&family->id, 0, sizeof family->id);
   if (family->leader == task->comm->rank) {
-    ncclResult_t result = nh_segment_make(&family->id);
+    ncclResult_t result = make_id(family);
     if (result != ncclSuccess) return result;
   }
   tell(task, &family->id, sizeof family->id, join);
@@ -236,7 +267,7 @@ static ncclResult_t sort_colors(nh_task *task)
   tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
   memset(&family->id, 0, sizeof family->id);
   if (family->leader == comm->rank) {
-    ncclResult_t result = nh_segment_make(&family->id);
+    ncclResult_t result = make_id(family);
     if (result != ncclSuccess) return result;
   }
   return ncclInProgress;

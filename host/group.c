@@ -4,6 +4,7 @@
  * Tasks of one lane run one after the other, lanes side by side: the collectives of a communicator are a lane, and so are the sends to
  * and the receives from each peer. The first error inside a group is the group's: its end returns it and launches nothing.
  */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "host.h"
@@ -61,8 +62,8 @@ static ncclResult_t result_of(const nh_task *tasks, ncclComm_t home)
   return first;
 }
 
-/* A communicator is left as soon as its own work is over, not when the whole group is: somebody may wait to abort it. A failed init ends
-   with its handle, so that is left first. */
+/* A communicator is left as soon as its own work is over, not when the whole group is: somebody may wait to abort it. A failed blocking init
+   ends with its handle, so that is left first. Nothing of the communicator is touched after it has been left. */
 void nh_left(nh_task *tasks, nh_task *over)
 {
   ncclComm_t home = over->home;
@@ -71,7 +72,7 @@ void nh_left(nh_task *tasks, nh_task *over)
   if (result == ncclInProgress) return;
   bool blocking = home->settings.blocking;
   for (nh_task *task = tasks; task; task = task->next)
-    if (task->home == home && (task->op != NH_JOIN || task->comm != home)) end_of(task);
+    if (task->home == home && (task->op != NH_JOIN || task->comm != home || !blocking)) end_of(task);
   if (!blocking) nh_comm_set_async(home, result);
   nh_comm_leave(home, tasks);
   for (nh_task *task = tasks; task; task = task->next) {
@@ -79,6 +80,16 @@ void nh_left(nh_task *tasks, nh_task *over)
     end_of(task);
     task->home = NULL;
   }
+}
+
+/* The thread of a non-blocking communicator says that it is done and then leaves: who has seen the one waits for the other. */
+static bool enter(ncclComm_t comm, const void *token)
+{
+  while (!nh_comm_enter(comm, token)) {
+    if (comm->settings.blocking || nh_comm_async(comm) == ncclInProgress || nh_comm_aborted(comm) || !nh_comm_valid(comm)) return false;
+    sched_yield();
+  }
+  return true;
 }
 
 static nh_task *copy_of(const nh_task *task)
@@ -104,7 +115,7 @@ static ncclResult_t submit_now(nh_task *task)
   nh_task *copy = comm->settings.blocking ? task : copy_of(task);
   if (!copy) return refuse(task, nh_error(ncclSystemError, nickelKindMemory, "no memory for a call"));
   copy->next = copy->lane = NULL;
-  ncclResult_t result = nh_comm_enter(comm, copy) ? same_comm(copy) : busy(comm);
+  ncclResult_t result = enter(comm, copy) ? same_comm(copy) : busy(comm);
   if (result == ncclSuccess) return copy == task ? nh_run(copy) : nh_work_later(copy);
   nh_comm_leave(comm, copy);
   refuse(copy, result);
@@ -151,7 +162,7 @@ static ncclResult_t enter_all(void)
   for (nh_task *task = group.first; task; task = task->next) {
     if (task->home->settings.blocking != group.first->home->settings.blocking)
       return nh_error(ncclInvalidArgument, nickelKindNone, "blocking and non-blocking communicators cannot be in one group: end the group between them");
-    if (!nh_comm_enter(task->home, group.first)) return busy(task->home);
+    if (!enter(task->home, group.first)) return busy(task->home);
     ncclResult_t result = same_comm(task);
     if (result != ncclSuccess) return result;
   }

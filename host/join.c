@@ -48,7 +48,10 @@ static ncclResult_t join(nh_task *task)
   ncclComm_t comm = task->comm;
   ncclResult_t result = nh_segment_open(task->id, comm->nranks, comm->rank, &comm->segment);
   if (result != ncclSuccess) return result;
-  nh_header *head = comm->head = comm->segment->head;
+  nh_header *head = comm->segment->head;
+  nh_lock();
+  comm->head = head;
+  nh_unlock();
   if (!nh_join_claim(head, comm->rank, comm->segment->fd)) {
     result = place_taken(task);
     nh_comm_detach(comm);
@@ -74,7 +77,9 @@ static void complete(ncclComm_t comm)
     nh_rank_life(comm->head, rank, &pid, NULL);
     comm->one_process = comm->one_process && pid == getpid();
   }
+  nh_lock(); /* for nh_comm_revoke */
   comm->ready = true;
+  nh_unlock();
 }
 
 static ncclResult_t join_step(nh_task *task)

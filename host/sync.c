@@ -392,10 +392,14 @@ bool nh_comm_inside(ncclComm_t comm)
 void nh_comm_set_aborted(ncclComm_t comm, bool aborted)
 {
   atomic_store(&comm->aborted, aborted); /* pairs with nh_comm_aborted */
-  if (!aborted || !comm->head) return;
-  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
-  atomic_fetch_add(&mine->bell, 1);
-  syscall(SYS_futex, &mine->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  if (!aborted) return;
+  nh_lock(); /* the segment may come and go under a thread that is in init */
+  if (comm->head) {
+    nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+    atomic_fetch_add(&mine->bell, 1);
+    syscall(SYS_futex, &mine->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  }
+  nh_unlock();
 }
 
 bool nh_comm_aborted(ncclComm_t comm)

@@ -33,6 +33,9 @@ typedef struct {
 
 typedef struct { bool blocking; int signals; } nh_settings;      /* of ncclConfig_t, what matters here */
 
+/* Meetings of the same ranks: how many were reached, and the id that was told for the next one if that was not. */
+typedef struct { uint64_t who, times; bool told; ncclUniqueId id; } nh_meetings;
+
 struct ncclComm {
   _Atomic uint64_t guard;       /* NH_GUARD while this is a communicator */
   _Atomic uintptr_t busy;       /* the token of the call or group that is inside, or 0 */
@@ -64,7 +67,7 @@ struct ncclComm {
   nh_worker *worker;
   nh_user_op *ops;
   int nops;
-  struct { uint64_t who, times; } *meetings; /* by the ranks that took part: how often, so that meetings have names; family.c */
+  nh_meetings *meetings;        /* by the ranks that take part; family.c */
   int nmeetings;
   unsigned met;                 /* meetings that this rank has come to */
   struct nh_registration *registrations;

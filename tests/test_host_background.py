@@ -10,7 +10,7 @@ from ctypes import byref
 
 import numpy as np
 from helpers import forks, host_c
-from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, raised
+from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, raised
 from helpers.host_more import ABORT, GARBAGE, IN_PROGRESS, NO_COLOR, Comm, group_end, grow, polled
 from helpers.host_structs import Config, library
 
@@ -256,3 +256,31 @@ def test_environment() -> None:
 
     os.environ["NCCL_COMM_BLOCKING"] = "1"
     forks.values(forks.fork(2, rank_main, ids=2))
+
+
+@forks.nursery()
+def test_revoke_in_progress() -> None:
+    """Revoking ends a call in progress; polling says so, the peers are told, and the communicator can still be split."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        host_c.set_timeout(6)
+        comm, value = Comm.ready(nranks, ids[0], rank), np.ones(1, np.float32)
+        if rank == 1:
+            time.sleep(0.6)
+            comm.all_reduce(value, value)
+            assert comm.poll() == REMOTE_ERROR
+            comm.revoke()
+        else:
+            comm.all_reduce(value, value)
+            time.sleep(0.2)
+            assert comm.query("CommGetAsyncError") == IN_PROGRESS
+            begun = time.monotonic()
+            comm.revoke()
+            assert comm.poll() == INVALID_USAGE and time.monotonic() - begun < 1
+        assert raised(comm.all_reduce, value, value).code == INVALID_USAGE
+        child = comm.split(0)
+        assert comm.poll() in (SUCCESS, INVALID_USAGE, REMOTE_ERROR) and child.handle
+        child.learn().barrier()
+        comm.destroy()
+
+    forks.values(forks.fork(2, rank_main))

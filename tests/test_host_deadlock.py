@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections.abc import Callable
@@ -110,6 +109,27 @@ def test_signals() -> None:
 
 
 @forks.nursery()
+def test_ring_beside_another_communicator() -> None:
+    """A ring inside one communicator is found although a rank of it waits in another one, too, in the same group."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], first: int) -> None:
+        host_c.set_timeout(8)
+        comms = [Comm(nranks, one, rank) for one in ids]
+        buffer = np.ones(4, np.float32)
+        if rank == 1:
+            return comms[1].recv(buffer, 0)
+        with host_c.group():
+            for place in (first, 1 - first):
+                if place == 0:
+                    comms[0].recv(buffer[:1], 1)
+                else:
+                    comms[1].all_reduce(buffer[1:], buffer[1:], count=1)
+
+    for first in (0, 1):
+        in_ring(forks.fork(2, rank_main, first, ids=2)[1:], "rank 0 in ncclAllReduce for rank 1", "rank 1 in ncclRecv for rank 0")
+
+
+@forks.nursery()
 def test_afterwards() -> None:
     """After a deadlock the communicator has failed with that reason on every rank, and a new one works."""
 
@@ -135,112 +155,6 @@ def test_non_blocking_ring() -> None:
         comm.wait()
 
     in_ring(forks.fork(2, rank_main), "ncclSend")
-
-
-def stopped(rank: int, nranks: int, ids: list[bytes], how: str) -> None:
-    """Rank 0 is stopped while it waits for rank 1, which then does what rank 0 waits for, and waits for rank 0 itself."""
-    host_c.set_timeout(8)
-    comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
-    comm.barrier()
-    if how == "signal":
-        if rank == 0:
-            forks.say("waits")
-            comm.wait_signal((1, 1))
-            comm.signal(1)
-        elif rank == 1:
-            time.sleep(0.45)
-            comm.signal(0)
-            comm.wait_signal((1, 0))
-    elif how == "message":
-        if rank == 0:
-            forks.say("waits")
-            comm.recv(one, 1)
-            comm.send(one, 1)
-        elif rank == 1:
-            time.sleep(0.45)
-            comm.send(one, 0)
-            comm.recv(one, 0)
-    elif rank == 0:  # a group in which something can move while something else waits
-        forks.say("waits")
-        with host_c.group():
-            comm.recv(one, 1)
-            comm.bcast(one, 2)
-            comm.bcast(one, 2)
-    else:
-        time.sleep(0.45)
-        comm.bcast(one, 2)
-        comm.bcast(one, 2)
-        if rank == 1:
-            comm.send(one, 0)
-    comm.barrier()
-
-
-@pytest.mark.parametrize("how", ["signal", "message", "group"])
-@forks.nursery()
-def test_stopped_rank_is_not_in_a_ring(how: str) -> None:
-    """A rank that was stopped in a wait has not seen yet that it is over: its peer, which waits for it meanwhile, does not take that for a
-    ring, and all goes on when it does."""
-    with forks.Forked(3, stopped, how) as ranks:
-        ranks.wait_for("waits")
-        time.sleep(0.3)
-        ranks.kill(0, signal.SIGSTOP)
-        time.sleep(0.7)
-        ranks.kill(0, signal.SIGCONT)
-        forks.values(ranks.ends())
-
-
-def late(rank: int, nranks: int, ids: list[bytes], rounds: int, seed: int) -> None:
-    """Messages, collectives, signals and groups in the same random order everywhere, each rank late by its own random time."""
-    host_c.set_timeout(20)
-    comm, shared, own = Comm(nranks, ids[0], rank), random.Random(seed), random.Random(seed * 100 + rank)
-    value, out, back = np.ones(1, np.int64), np.full(3000, rank), np.zeros(3000, np.int64)
-    for round in range(rounds):
-        kind, first, second = shared.choice("crsgw"), *shared.sample(range(nranks), 2)
-        time.sleep(own.choice((0, 0, 0, 0.001, 0.003, 0.11 if round % 50 == 0 else 0.01, 0.26 if round % 100 == 0 else 0)))
-        if kind == "c":
-            comm.all_reduce(value, value, "max")
-        elif kind == "r":  # round the ring, one after the other
-            if rank == first:
-                comm.send(out, (rank + 1) % nranks)
-                comm.recv(back, (rank - 1) % nranks)
-            else:
-                comm.recv(back, (rank - 1) % nranks)
-                comm.send(out, (rank + 1) % nranks)
-            assert (back == (rank - 1) % nranks).all()
-        elif kind == "s":
-            if rank == first:
-                comm.send(out, second)
-            elif rank == second:
-                comm.recv(back, first)
-        elif kind == "g":
-            with host_c.group():
-                comm.recv(back, (rank - 1) % nranks)
-                comm.all_reduce(value, value, "max")
-                comm.send(out, (rank + 1) % nranks)
-                comm.bcast(value, second)
-        elif rank == first:
-            comm.signal(second)
-            comm.wait_signal((1, second))
-        elif rank == second:
-            comm.wait_signal((1, first))
-            comm.signal(first)
-
-
-@forks.nursery(deadline=50)
-def test_late_ranks() -> None:
-    """500 rounds in which every rank comes late by a random time, up to several times the time after which rings are looked for, are never
-    called a deadlock."""
-    forks.values(forks.fork(3, late, 250, 1, deadline=40))
-    ends = forks.threads(4, late, 250, 2, deadline=40)
-    forks.values(ends)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(260)
-@forks.nursery(deadline=250)
-def test_late_ranks_5000() -> None:
-    """The same 5,000 times, with more ranks than cores."""
-    forks.values(forks.fork(6, late, 5000, 3, deadline=240))
 
 
 @forks.nursery()

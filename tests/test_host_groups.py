@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
@@ -59,17 +60,48 @@ def test_devices_are_labels() -> None:
     assert raised(host_c.init_all, 0).code == INVALID_ARGUMENT
 
 
+def begin(nranks: int, id_: bytes, rank: int) -> host_c.COMM:
+    """ncclCommInitRank in an open group: the handle is there, the communicator not yet."""
+    handle = host_c.COMM()
+    host_c.check(host_c.library().ncclCommInitRank(ctypes.byref(handle), nranks, host_c.UniqueId.from_buffer_copy(id_), rank))
+    return handle
+
+
+@forks.nursery()
+def test_several_ranks_in_each_process() -> None:
+    """Two processes, in each of which one thread drives two ranks of one communicator by groups: every path and memory, and messages
+    between all four."""
+
+    def rank_main(process: int, processes: int, ids: list[bytes]) -> None:
+        ranks = (process, process + 2)
+        with host_c.group():
+            handles = [begin(4, ids[0], rank) for rank in ranks]
+        comms = [host_c.Comm.of(handle.value, 4, rank) for handle, rank in zip(handles, ranks, strict=True)]
+        for count, arena in itertools.product((1, 700, 20_000, 150_000), ((), (0,), (0, 1, 2, 3))):
+            sends = [(host_c.empty if rank in arena else np.empty)(count, np.int32) for rank in ranks]
+            for send, rank in zip(sends, ranks, strict=True):
+                send[:] = rank + 1
+            sums, all_of, left = ([np.zeros(n * count, np.int32) for _ in ranks] for n in (1, 4, 1))
+            with host_c.group():
+                for comm, send, total, every, got in zip(comms, sends, sums, all_of, left, strict=True):
+                    comm.all_reduce(send, total)
+                    comm.all_gather(send, every)
+                    comm.send(send, (comm.rank + 1) % 4)
+                    comm.recv(got, (comm.rank - 1) % 4)
+            for comm, total, every, got in zip(comms, sums, all_of, left, strict=True):
+                assert (total == 10).all() and (every == np.repeat([1, 2, 3, 4], count)).all()
+                assert (got == (comm.rank - 1) % 4 + 1).all()
+        destroy_all(comms)
+
+    forks.values(forks.fork(2, rank_main))
+
+
 @forks.nursery()
 def test_init_in_a_group() -> None:
     """Communicators whose init stands in a group can be used after its end, not before; a failed group leaves NULL in their place."""
-    def begin(rank: int, id_: bytes) -> host_c.COMM:
-        handle = host_c.COMM()
-        host_c.check(host_c.library().ncclCommInitRank(ctypes.byref(handle), 2, host_c.UniqueId.from_buffer_copy(id_), rank))
-        return handle
-
     id_ = host_c.unique_id()
     with host_c.group():
-        handles = [begin(rank, id_) for rank in range(2)]
+        handles = [begin(2, id_, rank) for rank in range(2)]
     comms = [host_c.Comm.of(handle.value, 2, rank) for rank, handle in enumerate(handles)]
     ones = [np.ones(1, np.int32) for _ in comms]
     with host_c.group():
@@ -78,7 +110,7 @@ def test_init_in_a_group() -> None:
     assert [one[0] for one in ones] == [2, 2]
     destroy_all(comms)
     host_c.group_start()
-    handle = begin(0, host_c.unique_id())
+    handle = begin(2, host_c.unique_id(), 0)
     early = raised(host_c.Comm.of(handle.value, 2, 0).all_reduce, ones[0], ones[0])
     assert early.code == INVALID_ARGUMENT and "ready" in early.text, early
     assert raised(host_c.group_end).code == INVALID_ARGUMENT

@@ -196,6 +196,47 @@ def test_shrink_that_one_survivor_does_not_call() -> None:
 
 
 @forks.nursery()
+def test_shrink_again_after_a_deadline() -> None:
+    """A survivor whose shrink ended at its deadline can try again, and finds the one that was late, which tries for the first time."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm = Comm(nranks, ids[0], rank)
+        comm.barrier()
+        if rank == 2:
+            time.sleep(1)
+            return
+        for _ in range(2 if rank == 0 else 0):
+            comm.set_timeout(0.2)
+            assert raised(comm.shrink, [2]).code == TIMEOUT
+        time.sleep(0.6 if rank == 1 else 0)
+        comm.set_timeout(3)
+        child = comm.shrink([2]).learn()
+        assert numbers(child, rank) == [0, 1]
+
+    forks.values(forks.fork(3, rank_main))
+
+
+@forks.nursery()
+def test_shrink_of_a_revoked_communicator() -> None:
+    """A communicator that its ranks have revoked can be shrunk, with either flag, and what comes of it works."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], flags: int) -> None:
+        comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+        comm.barrier()
+        comm.revoke()
+        if rank == 1:
+            return time.sleep(0.4)
+        child = comm.shrink([1], flags).learn()
+        assert numbers(child, rank) == [0, 2]
+        assert raised(comm.all_reduce, one, one).code == INVALID_USAGE
+        comm.destroy()
+        child.barrier()
+
+    for flags in (0, ABORT):
+        forks.values(forks.fork(3, rank_main, flags))
+
+
+@forks.nursery()
 def test_shrink_with_different_lists() -> None:
     """Survivors that leave out different ranks get an error, each by its deadline at the latest, and no communicator."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import time
 from ctypes import byref, c_int
@@ -64,6 +65,25 @@ def test_delay() -> None:
         seconds = [took for _, took in end.returned()]
         assert len(seconds) == 10 and seconds[2] > (0.38 if rank == 1 else 0.3), seconds
         assert sum(seconds) - seconds[2] < 0.3, seconds
+
+
+@forks.nursery()
+def test_delay_with_signals() -> None:
+    """Signals that a program handles meanwhile do not cut a delay short."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> tuple[float, int]:
+        handled: list[int] = []
+        signal.signal(signal.SIGALRM, lambda number, _: handled.append(number))
+        comm = Comm(nranks, ids[0], rank)
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        begun = time.monotonic()
+        comm.barrier()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return time.monotonic() - begun, len(handled)
+
+    os.environ["NICKEL_FAULT"] = "delay:rank=0,call=1,ms=300"
+    ((seconds, handled),) = forks.values(forks.fork(1, rank_main))
+    assert 0.29 < seconds < 0.6 and handled, (seconds, handled)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
