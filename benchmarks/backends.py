@@ -109,7 +109,8 @@ class Mpi:
         return partial(self.comm.Recv if self.rank & 1 else self.comm.Send, send, self.rank ^ 1)
 
     def close(self) -> None:
-        """MPI ends by itself at exit."""
+        """The end, together with the other ranks; without it files may be left in /dev/shm."""
+        self.mpi.Finalize()
 
 
 class Gloo:

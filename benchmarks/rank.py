@@ -49,7 +49,7 @@ def main() -> None:
             tell(error=f"{type(error).__name__}: {error}")
     backend.close()
     lines.close()
-    os._exit(0)  # nothing of any library has to happen at exit, and MPI's would wait for all
+    os._exit(0)  # nothing of any library has to happen at exit
 
 
 def measure(backend: Any, operation: str, count: int, memory: str, api: str, calls: int, warm: int) -> list[int]:

@@ -6,6 +6,7 @@
  *   delay:rank=1,call=3,ms=500      the call starts so much later
  *   refuse:rank=0,call=5,result=3   the call returns that result at once
  */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ ncclResult_t nh_fault(ncclComm_t comm, const char *call)
     if (order->kind == REFUSE)
       return nh_error(order->extra, nickelKindNone, "%s on rank %d, call %lu: refused, as NICKEL_FAULT says", call, comm->rank, (unsigned long)number);
     struct timespec time = {.tv_sec = order->extra / 1000, .tv_nsec = order->extra % 1000 * 1000000L};
-    nanosleep(&time, NULL);
+    while (nanosleep(&time, &time) && errno == EINTR) continue;
   }
   return ncclSuccess;
 }
