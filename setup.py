@@ -20,7 +20,10 @@ def compiler() -> list[str]:
     """The C compiler's command: CC where it is set, else the one that Python was built with, else a usual one."""
     named = os.environ.get("CC")
     for command in [named] if named else [sysconfig.get_config_var("CC") or "cc", "cc", "gcc", "clang"]:
-        words = shlex.split(command)
+        try:
+            words = shlex.split(command)
+        except ValueError:
+            continue  # quotes that do not close name no compiler
         if words and shutil.which(words[0]):
             return words
     sys.exit(f"pynickel needs a C compiler to build{f' and CC={named} is not found' if named else ''}: "

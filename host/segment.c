@@ -117,6 +117,9 @@ static ncclResult_t open_through_proc(const nh_id *id, int *fd)
     *fd = open(path, O_RDWR | O_CLOEXEC);
     if (*fd >= 0) return ncclSuccess;
   }
+  int failed = errno;
+  if (nh_start_time(id->pid) != id->start) return nh_id_stale(id); /* it was there a moment ago, and was just ending */
+  errno = failed;
   if (errno == ENOENT) return used_before();
   if (errno == EACCES || errno == EPERM)
     return nh_error(ncclSystemError, nickelKindIdStale, "the maker of the unique id (pid %d) cannot be reached (%s): run all ranks as one user", id->pid,

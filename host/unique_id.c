@@ -69,6 +69,12 @@ ncclResult_t nh_id_make(nh_id *id, const uint8_t *nonce, int fd, uint64_t inode)
   return ncclSuccess;
 }
 
+ncclResult_t nh_id_stale(const nh_id *id)
+{
+  return nh_error(ncclInvalidUsage, nickelKindIdStale,
+                    "the process that made the unique id (pid %d) has ended: it must live until all ranks have joined; make a new id", id->pid);
+}
+
 ncclResult_t nh_id_examine(const nh_id *id)
 {
   static const uint8_t zero[sizeof *id];
@@ -94,8 +100,6 @@ ncclResult_t nh_id_examine(const nh_id *id)
                     "the unique id was made in another pid namespace: run all ranks in one container, or the containers with a common one");
   uint64_t start = nh_start_time(id->pid);
   if (!start && (errno == EMFILE || errno == ENFILE)) return nh_descriptor_error("the maker of the unique id cannot be looked at");
-  if (start != id->start)
-    return nh_error(ncclInvalidUsage, nickelKindIdStale,
-                    "the process that made the unique id (pid %d) has ended: it must live until all ranks have joined; make a new id", id->pid);
+  if (start != id->start) return nh_id_stale(id);
   return ncclSuccess;
 }

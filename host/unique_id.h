@@ -19,6 +19,7 @@ typedef struct {
 _Static_assert(sizeof(nh_id) == NCCL_UNIQUE_ID_BYTES && offsetof(nh_id, filler) == 100, "the id carries its way in");
 
 ncclResult_t nh_id_make(nh_id *id, const uint8_t *nonce, int fd, uint64_t inode);
+ncclResult_t nh_id_stale(const nh_id *id);         /* the error that its maker has ended */
 ncclResult_t nh_id_examine(const nh_id *id);      /* can it be an id that this process may join by? */
 
 #endif

@@ -120,6 +120,8 @@ class Library:
         needs = "the CPU library" if since == "host" else f"NCCL {since or 'of another version'}"
         version = ".".join(map(str, self.version))
         message = f"{name} needs {needs}; {version} is loaded from {self.path}"
+        if since not in ("", "host") and self.version >= tuple(map(int, since.split("."))):
+            message = f"{name} is declared since NCCL {since}, and not exported by {version} from {self.path}"
         return NotAvailableError(message, function=name, library_path=self.path, library_version=self.version)
 
     def check(self, code: int, function: str = "the call") -> None:

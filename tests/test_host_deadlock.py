@@ -163,7 +163,7 @@ def test_crossing_order() -> None:
     another communicator, in which call and for whom; in one group the order does not matter."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes], grouped: bool) -> None:
-        host_c.set_timeout(0.8)
+        host_c.set_timeout(0.6)
         first, second = (Comm(nranks, one, rank) for one in ids)
         one = np.ones(2, np.float32)
         order = (first, second) if rank == 0 else (second, first)
@@ -191,12 +191,12 @@ def test_no_longer_elsewhere() -> None:
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         first, second = (Comm(nranks, one, rank) for one in ids)
         if rank == 0:
-            time.sleep(0.4)
+            time.sleep(0.3)
             second.barrier()
-            first.set_timeout(0.5)
+            first.set_timeout(0.4)
             first.barrier()
         second.barrier()
-        time.sleep(1)
+        time.sleep(0.6)
 
     error = forks.fork(2, rank_main, ids=2)[0].failed(TIMEOUT, "timeout", ranks=[1]).error
     assert error is not None and "blocked" not in error.text, error

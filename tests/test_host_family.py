@@ -275,15 +275,14 @@ def test_abort_in_a_split() -> None:
             endless()
         worker = threading.Thread(target=lambda: ends.append(raised(endless)), daemon=True)
         worker.start()
-        time.sleep(0.3)
-        forks.say("aborts")
+        time.sleep(0.15)
         begun = time.monotonic()
         comm.abort()
         assert time.monotonic() - begun < SOON
         worker.join(2)
         assert ends[0].code in (INVALID_USAGE, INVALID_ARGUMENT) and ends[0].kind in ("aborted", "closed"), ends
 
-    for pause in (0.0, 0.003, 0.005, 0.008):
+    for pause in (0.0, 0.003, 0.006):
         with forks.Forked(2, rank_main) as ranks:
             ranks.wait_for("works", 2)
             time.sleep(0.05 + pause)

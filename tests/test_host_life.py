@@ -67,8 +67,7 @@ def test_finalize() -> None:
         assert raised(alone.finalize).code == INVALID_ARGUMENT
         alone.destroy()
 
-    for end in forks.fork(2, rank_main):
-        end.returned()
+    forks.values(forks.fork(2, rank_main))
 
 
 @forks.nursery()
@@ -94,8 +93,7 @@ def test_finalize_on_one_rank() -> None:
     forks.fork(2, rank_main, "absent")[0].failed(TIMEOUT, "timeout", "ncclCommFinalize", "rank 1", ranks=[1])
     closed = forks.fork(2, rank_main, "closes")[0].failed(REMOTE_ERROR, "remote", "ncclCommFinalize", "closed", ranks=[1])
     assert closed.seconds < 1
-    for end in forks.fork(2, rank_main, "call"):
-        end.returned()
+    forks.values(forks.fork(2, rank_main, "call"))
 
 
 @forks.nursery()
@@ -118,8 +116,7 @@ def test_revoke_arguments() -> None:
         final.abort()
         assert raised(comm.revoke).code == INVALID_ARGUMENT
 
-    for end in forks.fork(2, rank_main, ids=2):
-        end.returned()
+    forks.values(forks.fork(2, rank_main, ids=2))
 
 
 @forks.nursery()
@@ -156,8 +153,7 @@ def test_revoked() -> None:
         comm.destroy()
 
     for blocked_in in ("collective", "recv"):
-        for end in forks.fork(3, rank_main, blocked_in):
-            end.returned()
+        forks.values(forks.fork(3, rank_main, blocked_in))
 
 
 @forks.nursery()
@@ -183,8 +179,7 @@ def test_suspend() -> None:
         comm.destroy()
         assert library().ncclCommSuspend(None, 1) == library().ncclCommResume(None) == INVALID_ARGUMENT
 
-    for end in forks.fork(2, rank_main):
-        end.returned()
+    forks.values(forks.fork(2, rank_main))
 
 
 @forks.nursery()
@@ -208,8 +203,7 @@ def test_memory_statistics() -> None:
         assert raised(comm.on, "CommMemStats", 0, None).code == INVALID_ARGUMENT
         assert library().ncclCommMemStats(None, 0, ctypes.byref(value)) == INVALID_ARGUMENT
 
-    for end in forks.fork(2, rank_main):
-        end.returned()
+    forks.values(forks.fork(2, rank_main))
 
 
 @forks.nursery()

@@ -72,8 +72,7 @@ def test_shrink_of_a_working_communicator() -> None:
             comm.barrier()
         comm.destroy()
 
-    for end in forks.fork(4, rank_main):
-        end.returned()
+    forks.values(forks.fork(4, rank_main))
 
 
 @forks.nursery()
@@ -91,8 +90,7 @@ def test_shrink_with_different_ranks_each_time() -> None:
         comm.barrier()
         comm.destroy()
 
-    for end in forks.fork(3, rank_main):
-        end.returned()
+    forks.values(forks.fork(3, rank_main))
 
 
 @forks.nursery()
@@ -107,8 +105,7 @@ def test_shrink_sorts_the_list() -> None:
             assert list(excluded) == [1, 1, 2, 3] and numbers(child, rank) == [0, 4]
         comm.barrier()
 
-    for end in forks.fork(5, rank_main):
-        end.returned()
+    forks.values(forks.fork(5, rank_main))
 
 
 @forks.nursery()
@@ -134,8 +131,7 @@ def test_shrink_arguments() -> None:
         comm.barrier()
         comm.destroy()
 
-    for end in forks.fork(2, rank_main):
-        end.returned()
+    forks.values(forks.fork(2, rank_main))
 
 
 @forks.nursery()

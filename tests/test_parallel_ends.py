@@ -49,6 +49,25 @@ def test_no_child_outlives_a_killed_parent(busy: str) -> None:
         assert running.finish().left == []
 
 
+def test_children_say_that_their_parent_was_killed() -> None:
+    """What a killed parent cannot say any more its children say, on the stderr that was the parent's."""
+    with Script(
+        """
+        import os, time
+        from pynickel import parallel
+        parallel.nfork(3).exec("from pynickel import parallel; import time; parallel.send('here'); time.sleep(60)")
+        parallel.children.receive()
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    ) as running:
+        running.wait_for("ready")
+        running.signal(signal.SIGKILL)
+        ended = running.finish()
+    said = [f"because its parent (pid {running.process.pid}) has ended" in line for line in ended.stderr.splitlines()]
+    assert (said, ended.left) == ([True] * 3, []), ended.stderr
+
+
 @pytest.mark.parametrize("delay", [0, 0.01, 0.02, 0.04, 0.08])
 def test_no_child_outlives_a_parent_killed_early(delay: float) -> None:
     """The same when the parent dies while its children are starting."""

@@ -94,7 +94,7 @@ def load(path: str | Path) -> Saved:
         header = json.loads(arrays["header"].tobytes())
         known = header["format"] == FORMAT and arrays["parameters"].shape == (SIZE,)
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise Unfit(f"{path} is no model that train.py has saved: {error}") from error
+        raise Unfit(f"{path} is no model that train.py has saved ({type(error).__name__}); give it an ExampleModel*.npz") from error
     if not known:
         raise Unfit(f"{path} is a model of another format, {header['format']!r}; this program reads {FORMAT!r}")
     optimizer = {name.removeprefix("optimizer."): array for name, array in arrays.items() if name.startswith("optimizer.")}

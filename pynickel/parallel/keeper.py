@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pynickel.parallel.child import Child
@@ -26,7 +27,7 @@ _STDERR = 2
 class Keeper(threading.Thread):
     """Keeps one child. It lives as long as the child does.
 
-    So the child may ask the kernel to be killed when the thread that started it ends: that is then the end of the
+    So the child may ask the kernel for its end when the thread that started it ends: that is then the end of the
     whole parent, whichever of its threads called fork.
     """
 
@@ -70,8 +71,11 @@ class Keeper(threading.Thread):
         """Start the process; return the end of its stderr that we read, and the process."""
         stderr, theirs = os.pipe()
         try:
-            command, connection = _command(self._theirs.fileno()), self._theirs.fileno()
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=theirs, pass_fds=[connection])
+            connection = self._theirs.fileno()
+            with _last_words() as ours:
+                command = _command(connection, ours)
+                kept = [connection] if ours < 0 else [connection, ours]
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=theirs, pass_fds=kept)
         except BaseException:
             os.close(stderr)
             raise
@@ -126,8 +130,22 @@ class Keeper(threading.Thread):
         return bool(data)
 
 
-def _command(descriptor: int) -> list[str]:
-    """Return the command of a fresh interpreter that finds the same modules as this one."""
+@contextmanager
+def _last_words() -> Iterator[int]:
+    """A copy of our own stderr for the child: where it says that we have ended, when nobody passes its stderr on; -1 if ours is closed."""
+    try:
+        ours = os.dup(_STDERR)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield ours
+    finally:
+        os.close(ours)
+
+
+def _command(descriptor: int, last_words: int) -> list[str]:
+    """Return the command of a fresh interpreter that finds the same modules as this one, and warns and optimises as this one does."""
     if not sys.executable:
         raise FileNotFoundError("sys.executable is empty: this program does not know its Python interpreter")
     path = [entry for entry in sys.path if isinstance(entry, str)]
@@ -135,4 +153,5 @@ def _command(descriptor: int) -> list[str]:
     if ours not in path:
         path.append(ours)
     program = f"import sys; sys.path[:] = {path!r}; from pynickel.parallel.worker import main"
-    return [sys.executable, "-c", f"{program}; main({descriptor}, {os.getpid()})"]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing gives its children, too
+    return [sys.executable, *flags, "-c", f"{program}; main({descriptor}, {os.getpid()}, {last_words})"]

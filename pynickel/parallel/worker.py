@@ -23,6 +23,7 @@ from pynickel.parallel.channel import Channel
 from pynickel.parallel.parent import Parent
 
 _PR_SET_PDEATHSIG = 1
+_PF_EXITING = 4  # in the flags of /proc/<pid>/stat
 _PATIENCE = 2.0  # seconds from the parent's end to ours, if nothing else stops the work
 _LOOK_UP = 1000  # milliseconds between two looks whether the parent lives, should the connection not tell
 
@@ -31,17 +32,19 @@ class Terminated(SystemExit):
     """SIGTERM: leave in order, so that `finally` and atexit get their turn."""
 
 
-def main(descriptor: int, parent_pid: int) -> None:
-    """Be the child at the other end of this descriptor."""
+def main(descriptor: int, parent_pid: int, last_words: int) -> None:
+    """Be the child at the other end of this descriptor; last_words is the parent's own stderr, or -1."""
     _die_with(parent_pid)
     signal.signal(signal.SIGTERM, _terminate)
     # Ctrl-C is for the parent to answer. It was blocked since before this process began, so none can have come through.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    os.set_inheritable(descriptor, False)
+    for ours in (descriptor, last_words):
+        if ours >= 0:
+            os.set_inheritable(ours, False)
     _set_up_output()
     parent = Parent(Channel(socket.socket(fileno=descriptor)), parent_pid)
-    watcher = Watcher(parent)
+    watcher = Watcher(parent, last_words)
     watcher.start()
     status = _work(parent)
     watcher.leaving = True
@@ -56,13 +59,29 @@ def _set_up_output() -> None:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Have the kernel end this process when the parent's thread that started it ends, which is when the parent does.
+    """Have the kernel end this process a second after the parent's thread that started it ends, which is when the parent does.
 
-    This holds even if our own threads cannot run. A parent that ended before the call has left us another parent.
+    The kernel sends SIGHUP (number 1) then, and its handler is C's own alarm(seconds): SIGALRM ends us after that second, in which we
+    say that the parent is gone, even if none of our threads can run any Python. A parent that ended before the call has left us another.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal(signal.SIGHUP, ctypes.cast(libc.alarm, ctypes.c_void_p))
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def _is_ending(parent_pid: int) -> bool:
+    """Whether the parent is gone or on its way: it closes its connections before it has left us."""
+    if os.getppid() != parent_pid:
+        return True
+    try:
+        with open(f"/proc/{parent_pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -123,9 +142,10 @@ def _without_ours(stack: TracebackType | None) -> TracebackType | None:
 class Watcher(threading.Thread):
     """Reads what the parent sends, and ends this process when the parent closes the connection or dies."""
 
-    def __init__(self, parent: Parent) -> None:
+    def __init__(self, parent: Parent, last_words: int) -> None:
         super().__init__(name="pynickel.parallel watcher", daemon=True)
         self.parent = parent
+        self.last_words = last_words
         self.leaving = False  # the work is over: the process ends by itself
 
     def run(self) -> None:
@@ -143,9 +163,21 @@ class Watcher(threading.Thread):
 
     def _leave(self) -> None:
         self.parent.left()
+        if not self.leaving and _is_ending(self.parent.pid):
+            self._tell_end()
         if not self.leaving:
             main = threading.main_thread().ident
             if main is not None:
                 signal.pthread_kill(main, signal.SIGTERM)
         time.sleep(_PATIENCE)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _tell_end(self) -> None:
+        """The parent has not closed the connection, it is gone: say so where it would have said it."""
+        if self.last_words < 0:
+            return
+        line = f"pynickel.parallel: child {tree.here.id} (pid {os.getpid()}) ends because its parent (pid {self.parent.pid}) has ended\n"
+        try:
+            os.write(self.last_words, line.encode())
+        except OSError:
+            return  # nobody reads it any more
