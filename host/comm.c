@@ -113,7 +113,7 @@ static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings
   comm->rank = rank;
   comm->device = device;
   comm->timeout = nh_timeout_here();
-  comm->spins = nranks > nh_cores() ? 20 : 1000;
+  comm->spins = nranks > nh_cores() ? 0 : 30; /* then yields, which poll as well and give way */
   comm->settings = settings;
 }
 
