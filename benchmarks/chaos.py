@@ -1,4 +1,4 @@
-"""Ranks that are killed, stopped or delayed at random moments of random calls: every other rank must say so, in time, and nothing may be left.
+"""Ranks that are killed, stopped or delayed at random moments of random calls: the others say so in time, and nothing is left.
 
     python benchmarks/chaos.py --rounds 300 --seed 7
 
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+os.environ.setdefault("PYNICKEL_LIBRARY", "host")
 sys.path[1:1] = [str(Path(__file__).resolve().parent.parent / name) for name in ("", "tests")]
 
 import psutil  # noqa: E402
@@ -97,7 +98,8 @@ def work(rank: int, nranks: int, unique_id: bytes, story: Story) -> dict[str, An
         return {"error": "", "at": time.monotonic(), "calls": calls}
     except pynickel.NCCLError as error:
         at = time.monotonic()
-        ranks = error.missing if isinstance(error, pynickel.WaitTimeoutError) else [error.rank] if isinstance(error, pynickel.RemoteError) else []
+        gone = [error.rank] if isinstance(error, pynickel.RemoteError) else []
+        ranks = error.missing if isinstance(error, pynickel.WaitTimeoutError) else gone
         ending = {"error": type(error).__name__, "ranks": list(ranks), "pid": getattr(error, "pid", None), "text": str(error), "at": at}
     begun = time.monotonic()
     if comm is not None:

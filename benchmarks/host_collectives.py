@@ -3,10 +3,9 @@
     python benchmarks/host_collectives.py --make-peers peers            # makes the peers' environments in that folder first
     python benchmarks/host_collectives.py --peer openmpi=PYTHON --json times.json --plot times.png
 
-Every rank writes its whole buffers before each call (not timed), then a barrier, then one timed call whose result is checked. A call took as
-long as on its slowest rank; the table has the median of many. The libraries take turns, round by round, so that what else the machine does
-hits all of them. A size is that of an operation's largest buffer.
-"""
+Every rank writes its whole buffers before each call (not timed), then a barrier, then one timed call whose result is checked. A
+call took as long as on its slowest rank; the table has the median of many. The libraries take turns, round by round, so that what
+else the machine does hits all of them. A size is that of an operation's largest buffer."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

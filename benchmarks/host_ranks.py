@@ -2,10 +2,10 @@
 
     python benchmarks/host_ranks.py --json ranks.json
 
-Init is measured from the moment when the last rank has come. Calls are launched as plans of several, so that threads do not wait for Python's
-lock between them; a call took as long as on the slowest rank, the median of many. On a machine with c cores n ranks can at best take n/c times
-as long as c of them: what a figure is per rank should stay about the same. Before the measurement every collective runs with small and with
-larger counts and is checked.
+Init is measured from the moment when the last rank has come. Calls are launched as plans of several, so that threads do not wait
+for Python's lock between them; a call took as long as on the slowest rank, the median of many. On a machine with c cores n ranks
+can at best take n/c times as long as c of them: what a figure is per rank should stay about the same. Before the measurement
+every collective runs with small and with larger counts and is checked.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+os.environ.setdefault("PYNICKEL_LIBRARY", "host")
 sys.path[1:1] = [str(Path(__file__).resolve().parent.parent / name) for name in ("", "tests")]
 
 from helpers import forks  # noqa: E402

@@ -84,7 +84,8 @@ def write_table(cells: Sequence[Cell], out: TextIO) -> None:
             row = {cell.label: cell for cell in block if cell.size == size}
             medians = {label: row[label].median if label in row else None for label in labels}
             best = better(row)
-            ratios = [ratio(best, medians.get("empty")), ratio(best, medians.get("plain")), ratio(medians.get("gloo"), medians.get("empty"))]
+            empty, plain, gloo = (medians.get(name) for name in ("empty", "plain", "gloo"))
+            ratios = [ratio(best, empty), ratio(best, plain), ratio(gloo, empty)]
             paths = "/".join(row[label].path or "-" for label in ("empty", "plain") if label in row)
             rows.append([short(size), *(figure(medians[label]) for label in labels), *(figure(one) for one in ratios), paths])
         write_rows(rows, out)

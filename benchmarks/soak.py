@@ -2,15 +2,15 @@
 
     python benchmarks/soak.py --calls 1000000 --seed 7          # four processes, some minutes
 
-All ranks draw the same numbers from the seed. What is sent are pieces of a fixed pattern of small numbers, so what must come out is a piece
-of it, or follows from small integers that every type holds exactly. At random a reduction runs on random bits instead and is compared with the
-tests' reference, which folds in NumPy.
-"""
+All ranks draw the same numbers from the seed. What is sent are pieces of a fixed pattern of small numbers, so what must come out
+is a piece of it, or follows from small integers that every type holds exactly. At random a reduction runs on random bits instead
+and is compared with the tests' reference, which folds in NumPy."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+os.environ.setdefault("PYNICKEL_LIBRARY", "host")
 sys.path[1:1] = [str(Path(__file__).resolve().parent.parent / name) for name in ("", "tests")]
 
 from helpers import arithmetic, forks, ranks  # noqa: E402
@@ -62,7 +63,8 @@ class Soak:
         numbers = numbers / self.n
         self.exact = self.n & (self.n - 1) == 0  # then 1/n is exact, and so are averages of small numbers
         self.means = [
-            arithmetic.bits((numbers if name in arithmetic.FLOATS else numbers.astype(int)).astype(arithmetic.TYPES[name])) for name in TYPES
+            arithmetic.bits((numbers if name in arithmetic.FLOATS else numbers.astype(int)).astype(arithmetic.TYPES[name]))
+            for name in TYPES
         ]
 
     @staticmethod
@@ -194,7 +196,7 @@ class Call:
 
     def check(self) -> None:
         """What was received, and the bytes around it."""
-        soak, n = self.soak, self.soak.n
+        n = self.soak.n
         whole = self.whole
         if whole[:GUARD].tobytes() + whole[-GUARD:].tobytes() != bytes([STALE]) * 2 * GUARD:
             raise AssertionError(f"{self}: bytes beside the receive buffer were written")

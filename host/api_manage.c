@@ -140,7 +140,7 @@ API(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uin
   ENSURE(stat >= ncclStatGpuMemSuspend && stat <= ncclStatGpuMemTotal, "ncclCommMemStats: statistic %d is unknown, must be %d to %d", stat,
          ncclStatGpuMemSuspend, ncclStatGpuMemTotal);
   uint64_t total = NH_PAGE + 2 * NH_INLINE + NH_SLOTS * NH_SLOT;
-  for (int i = 0; i < 2 * comm->nranks; i++) total += comm->paired[i] ? NH_SLOTS * NH_PAIR_SLOT : 0;
+  for (int i = 0; i < 2 * comm->nranks; i++) total += comm->paired[i] ? NH_PAIR_SLOTS * NH_PAIR_SLOT : 0;
   *value = stat == ncclStatGpuMemSuspended ? comm->suspended : stat == ncclStatGpuMemSuspend ? 0 : total;
   return ncclSuccess;
 }

@@ -9,7 +9,7 @@
 
 #include "host.h"
 
-enum { BLOCK = 32768 };         /* bytes folded before they are copied to the peers: they are still in the nearest cache */
+enum { BLOCK = 131072 };        /* bytes folded before they are copied to the peers: they are still in the nearest cache */
 
 typedef struct { bool send_all, send_root, recv_all, recv_root; } nh_needs;
 

@@ -25,7 +25,7 @@ static size_t pair_slots_at(int nranks)
 
 size_t nh_segment_size(int nranks)
 {
-  return pair_slots_at(nranks) + (size_t)nranks * (size_t)nranks * NH_SLOTS * NH_PAIR_SLOT;
+  return pair_slots_at(nranks) + (size_t)nranks * (size_t)nranks * NH_PAIR_SLOTS * NH_PAIR_SLOT;
 }
 
 nh_rank *nh_rank_at(nh_header *head, int rank)
@@ -55,5 +55,5 @@ nh_pair *nh_pair_at(nh_header *head, int nranks, int from, int to)
 
 char *nh_pair_slot(nh_header *head, int nranks, int from, int to, uint64_t piece)
 {
-  return (char *)head + pair_slots_at(nranks) + (pair_index(nranks, from, to) * NH_SLOTS + piece % NH_SLOTS) * NH_PAIR_SLOT;
+  return (char *)head + pair_slots_at(nranks) + (pair_index(nranks, from, to) * NH_PAIR_SLOTS + piece % NH_PAIR_SLOTS) * NH_PAIR_SLOT;
 }

@@ -140,7 +140,7 @@ static ncclResult_t staged_send(nh_task *task)
   nh_pair *pair = pair_of(task);
   uint64_t *base = &comm->sent_pieces[task->root];
   task->drained = nh_pair_pieces(pair, false) - *base;
-  while (task->filled < task->pieces && task->filled < task->drained + NH_SLOTS) {
+  while (task->filled < task->pieces && task->filled < task->drained + NH_PAIR_SLOTS) {
     memcpy(slot_of(task, *base + task->filled), (const char *)task->send + (size_t)task->filled * NH_PAIR_SLOT, piece_length(task, task->filled));
     nh_pair_advance(comm, pair, true, *base + ++task->filled);
     task->moved = true;

@@ -251,6 +251,6 @@ ncclResult_t nh_segment_reserve_pair(nh_segment *segment, int nranks, int from, 
   size_t pair_start = (size_t)((char *)nh_pair_at(segment->head, nranks, from, to) - (char *)segment->head);
   size_t slot_start = (size_t)(nh_pair_slot(segment->head, nranks, from, to, 0) - (char *)segment->head);
   ncclResult_t result = nh_reserve(segment->fd, pair_start, sizeof(nh_pair), "a pair of ranks");
-  if (result == ncclSuccess) result = nh_reserve(segment->fd, slot_start, NH_SLOTS * NH_PAIR_SLOT, "the slots of a pair of ranks");
+  if (result == ncclSuccess) result = nh_reserve(segment->fd, slot_start, NH_PAIR_SLOTS * NH_PAIR_SLOT, "the slots of a pair of ranks");
   return result;
 }

@@ -20,17 +20,18 @@
  *                inline slots  [n][2]           NH_INLINE each   small contributions, by parity of the round
  *                staging slots [n][NH_SLOTS]    NH_SLOT each     pieces of large contributions
  *                nh_pair[n][n]                  832 B each       send/recv: row = sender, column = receiver
- *                pair slots    [n][n][NH_SLOTS] NH_PAIR_SLOT each, reserved at first use
+ *                pair slots    [n][n][NH_PAIR_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
 enum {
   NH_LAYOUT = 1,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
   NH_RANKS_AT = NH_PAGE,
-  NH_INLINE = 8192,             /* largest contribution that travels beside its call */
+  NH_INLINE = 16384,            /* largest contribution that travels beside its call */
   NH_SMALL = 32,                /* largest that fits into the call's own cache line */
-  NH_SLOT = 65536,
+  NH_SLOT = 131072,
   NH_PAIR_SLOT = 32768,
-  NH_SLOTS = 4,
+  NH_SLOTS = 2,
+  NH_PAIR_SLOTS = 4,
   NH_SIGNALS = 16,              /* signal counters per pair of ranks */
   NH_TOLD = 192,                /* bytes that a rank brings to a meeting */
   NH_MAX_RANKS = 4096

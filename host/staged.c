@@ -12,6 +12,8 @@
 
 #include "host.h"
 
+enum { LEAST = 32768 };         /* bytes of a piece, where there are so many: less is all waiting */
+
 static bool is_parts(nh_op op)
 {
   return op == NH_REDUCE_SCATTER || op == NH_ALL_TO_ALL || op == NH_SCATTER;
@@ -50,7 +52,7 @@ void nh_staged_start(nh_task *task)
 {
   size_t size = nh_type_size(task->type), n = (size_t)task->comm->nranks;
   size_t most = NH_SLOT / size / (is_parts(task->op) ? n : 1);
-  size_t even = (task->count + NH_SLOTS - 1) / NH_SLOTS, least = NH_INLINE / size;
+  size_t even = (task->count + 1) / 2, least = LEAST / size;
   task->piece_count = even < least ? least : even;
   if (task->piece_count > most) task->piece_count = most;
   task->pieces = (task->count + task->piece_count - 1) / task->piece_count;

@@ -18,7 +18,7 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 COLLECTIVES = (*REDUCING, "broadcast", "bcast", "all_gather", "all_to_all", "gather", "scatter")
 MEMORY = ("plain", "arena", "some ranks arena", "send arena", "recv arena")
-# A call's own cache line, its inline slot, one piece, several pieces for each slot: 8 KiB and 64 KiB are where paths change.
+# A call's own cache line, its inline slot, one piece, several pieces for each slot: 16 KiB and 128 KiB are where paths change.
 SMALL, LARGE = (1, 3, 7, 8, 33, 301, 1023), (1025, 5003, 8193, 100_003)
 GUARD, PATTERN, LARGEST = 64, 0xA5, LARGE[-1]
 KINDS = ("processes", "threads", "mixed")
