@@ -83,7 +83,7 @@ def work(rank: int, nranks: int, unique_id: bytes, story: Story) -> dict[str, An
     """The communicator and what it was used for are gone when this returns."""
     comm, calls = None, 0
     try:
-        comm = pynickel.Communicator(nranks, unique_id, rank, library="host", timeout=story.deadline)
+        comm = pynickel.Communicator(nranks, unique_id, rank, timeout=story.deadline)
         soak = Soak(comm, story.seed, PATTERN)
         comm.barrier()
         forks.say("works")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -96,7 +95,8 @@ def measure(sessions: list[Session], operation: str, size: int, options: argpars
         count = elements(size, session.nranks)
         for memory, api in jobs(session, options):
             job = {"operation": operation, "count": count, "memory": memory, "api": api}
-            cell = Cell(session.nranks, operation, 4 * count, session.peer.title, session.version, memory, api)
+            ours = session.peer.kind == "nickel"
+            cell = Cell(session.nranks, operation, 4 * count, session.peer.title, session.version, memory, api, ours)
             try:
                 _, seconds = session.run(**job, calls=3, warm=2)
                 calls = int(max(3, min(MOST_CALLS, options.seconds / options.rounds / seconds * 5)))
@@ -148,13 +148,8 @@ def paths_of(peer: peers.Peer, cells: list[Cell], folder: Path) -> dict[tuple[st
             with trace.open() as lines:
                 lines.seek(before)
                 calls = [json.loads(line) for line in lines]
-            found[key] = next(call["path"] for call in reversed(calls) if call["type"] != "uint8")  # which is the barrier's
+            found[key] = calls[-1]["path"]  # before it are those of the barrier
     return found
-
-
-def medians(cells: list[Cell]) -> float:
-    """The geometric mean of all medians, for a comparison of builds."""
-    return statistics.geometric_mean(cell.median for cell in cells)
 
 
 def parse() -> argparse.Namespace:

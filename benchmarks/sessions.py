@@ -40,7 +40,7 @@ class Session:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
         listener.listen(nranks)
-        listener.settimeout(START)
+        listener.settimeout(0.1)
         environment = {**peer.environment(), "BENCHMARK_STORE": f"{path}.store", **(env or {})}
         try:
             with self.log.open("wb") as log:
@@ -62,13 +62,18 @@ class Session:
 
     def meet(self, listener: socket.socket) -> None:
         """Take in every rank, hand rank 0's unique id around, and put the ranks in order."""
-        try:
-            for _ in range(self.nranks):
+        until = time.monotonic() + START
+        while len(self.lines) < self.nranks:
+            ended = [process.returncode for process in self.processes if process.poll() is not None]
+            try:
                 connection, _ = listener.accept()
-                connection.settimeout(JOB)
-                self.lines.append(connection.makefile("rw"))
-        except TimeoutError:
-            raise self.failure(f"{len(self.lines)} of {self.nranks} ranks have come within {START:g} s") from None
+            except TimeoutError:
+                if ended or time.monotonic() > until:
+                    why = f"ended with status {ended[0]}" if ended else f"not there within {START:g} s"
+                    raise self.failure(f"{self.nranks - len(self.lines)} ranks are missing, {why}") from None
+                continue
+            connection.settimeout(JOB)
+            self.lines.append(connection.makefile("rw"))
         answers = self.hear()
         if self.peer.kind == "nickel":
             self.tell(unique_id=next(answer["unique_id"] for answer in answers if answer["unique_id"]))

@@ -253,7 +253,7 @@ def soak(comm: pynickel.Communicator, calls: int, seed: int) -> dict[str, int]:
 
 def forked(rank: int, nranks: int, ids: list[bytes], calls: int, seed: int) -> dict[str, int]:
     """What each rank does that is a forked process. Ranks of one session hand their cores over much faster than fresh interpreters."""
-    with pynickel.Communicator(nranks, ids[0], rank, library="host") as comm:
+    with pynickel.Communicator(nranks, ids[0], rank) as comm:
         return soak(comm, calls, seed)
 
 
@@ -264,7 +264,8 @@ def outcome(options: argparse.Namespace) -> dict[str, int]:
         found: dict[str, int] = forks.values(ends)[0]
     else:
         found = ranks.run(
-            options.ranks, soak, options.calls, options.seed, kind=options.kind, deadline=options.deadline, library="host"
+            options.ranks, soak, options.calls, options.seed, kind=options.kind, deadline=options.deadline,
+            library=os.environ["PYNICKEL_LIBRARY"],
         )[0]
     return found
 

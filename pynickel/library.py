@@ -121,7 +121,7 @@ class Library:
         version = ".".join(map(str, self.version))
         message = f"{name} needs {needs}; {version} is loaded from {self.path}"
         if since not in ("", "host") and self.version >= tuple(map(int, since.split("."))):
-            message = f"{name} is declared since NCCL {since}, and not exported by {version} from {self.path}"
+            message += ", which is new enough but does not export it"
         return NotAvailableError(message, function=name, library_path=self.path, library_version=self.version)
 
     def check(self, code: int, function: str = "the call") -> None:

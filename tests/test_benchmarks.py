@@ -1,0 +1,84 @@
+"""The benchmarks run, print their tables and write their files; what they measure is not judged here."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from helpers import processes
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def run(name: str, *options: str | Path, deadline: float = 50) -> str:
+    """What a benchmark prints; it must end well and leave no process."""
+    done = processes.run(BENCHMARKS / name, *map(str, options), deadline=deadline)
+    assert (done.returncode, done.left) == (0, []), done.stdout + done.stderr
+    return done.stdout
+
+
+def test_host_collectives(tmp_path: Path) -> None:
+    """All operations are measured with both kinds of memory by every API, results are checked, and the ways that the data took are told."""
+    table = run("host_collectives.py", "--quick", "--json", tmp_path / "times.json", "--plot", tmp_path / "times.png")
+    cells = json.loads((tmp_path / "times.json").read_text())["cells"]
+    operations = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "send_recv"]
+    seen = {(cell["operation"], cell["bytes"], cell["memory"], cell["api"]) for cell in cells}
+    sizes, memories, apis = [8, 1 << 16, 1 << 20], ["empty", "plain"], ["methods", "raw", "plan"]
+    assert seen == set(itertools.product(operations, sizes, memories, apis))
+    assert all(cell["library"] == "pynickel" and cell["median_us"] > 0 and cell["calls"] > 2 for cell in cells)
+    large = {cell["path"] for cell in cells if cell["bytes"] == 1 << 20 and cell["memory"] == "empty"}
+    assert large == {"direct"} and {cell["path"] for cell in cells if cell["bytes"] == 8} == {"inline"}
+    assert all(f"{name}, 2 ranks" in table for name in operations) and "direct/" in table
+    assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_host_ranks(tmp_path: Path) -> None:
+    """A row for each number of ranks, as threads and as processes."""
+    table = run("host_ranks.py", "--threads", "8", "--processes", "4", "--calls", "20", "--json", tmp_path / "ranks.json")
+    rows = json.loads((tmp_path / "ranks.json").read_text())["rows"]
+    found = [(row["kind"], row["ranks"]) for row in rows]
+    assert found == [("threads", 2), ("threads", 4), ("threads", 8), ("processes", 2), ("processes", 4)]
+    assert all(row[name] > 0 for row in rows for name in ("init", "barrier", "all_reduce 8 B", "all_reduce 64 KiB"))
+    assert "per rank" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--sizes 3x", "'3x' must be a positive number"),
+        ("--operations all_reduce,sing", "'sing' must be one of all_reduce, broadcast"),
+        ("--peer lam=/bin/sh", "peer 'lam' is not known"),
+        ("--peer mpich=/nowhere/python", "there is no interpreter /nowhere/python"),
+    ],
+)
+def test_wrong_options(options: str, words: str) -> None:
+    """What cannot be measured is refused at once, in words."""
+    done = processes.run(BENCHMARKS / "host_collectives.py", *options.split())
+    assert done.returncode == 2 and words in done.stderr
+
+
+def test_peer_that_cannot_start(tmp_path: Path) -> None:
+    """A peer whose ranks do not come is left out, with its reason; the others are measured."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("python", "mpirun"):
+        (folder / name).write_text("#!/bin/sh\necho there is no MPI here\n")
+        (folder / name).chmod(0o755)
+    options = f"--quick --operations all_reduce --memory plain --apis methods --peer mpich={folder}/python"
+    done = processes.run(BENCHMARKS / "host_collectives.py", *options.split(), deadline=50)
+    assert done.returncode == 0 and "MPICH is left out" in done.stderr and "there is no MPI here" in done.stderr and "64 KiB" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_beside_open_mpi(tmp_path: Path) -> None:
+    """A peer gets an environment of its own, is measured in the same run, and stands in the table with ratios."""
+    table = run(
+        "host_collectives.py", "--quick", "--make-peers", tmp_path, "--make", "openmpi", "--json", tmp_path / "times.json", deadline=280
+    )
+    cells = json.loads((tmp_path / "times.json").read_text())["cells"]
+    assert {cell["operation"] for cell in cells if cell["library"] == "Open MPI"} == {cell["operation"] for cell in cells}
+    assert "target, 2 ranks, empty against Open MPI" in table
