@@ -113,11 +113,18 @@ class Soak:
 
     def full_check(self, row: list[int], number: int) -> None:
         """An all-reduce of random bits against the reference."""
-        name, op, count = TYPES[row[1] % len(TYPES)], OPS[row[2] % len(OPS)], 1 + row[3] % (1 << row[4] % 12)
-        inputs = [arithmetic.sample(name, count, np.random.default_rng((self.seed, number, rank))) for rank in range(self.n)]
+        name, op, count = TYPES[row[1] % len(TYPES)], (*OPS, "premulsum")[row[2] % 6], 1 + row[3] % (1 << row[4] % 12)
+        randoms = [np.random.default_rng((self.seed, number, rank)) for rank in range(self.n)]
+        inputs = [arithmetic.sample(name, count, random) for random in randoms]
+        scalars = [arithmetic.sample(name, 1, random) for random in randoms]
         mine = self.in_arena(inputs[self.me]) if row[5 + self.me] & 1 else inputs[self.me].copy()
-        self.comm.all_reduce(mine.ctypes.data, mine.ctypes.data, op, count=count, dtype=name)
-        expected = arithmetic.fold(name, op, inputs)
+        address = mine.ctypes.data
+        if op == "premulsum":
+            with self.comm.pre_mul_sum(scalars[self.me], name) as made:
+                self.comm.all_reduce(address, address, made, count=count, dtype=name)
+        else:
+            self.comm.all_reduce(address, address, op, count=count, dtype=name)
+        expected = arithmetic.fold(name, op, inputs, [scalar[0] for scalar in scalars] if op == "premulsum" else None)
         if not (arithmetic.bits(mine) == arithmetic.bits(expected)).all():
             raise AssertionError(f"call {number}: {op} of {count} random {name} on rank {self.me} is {mine}, not {expected}, of {inputs}")
         self.counts["full check"] += 1

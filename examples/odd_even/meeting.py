@@ -59,14 +59,27 @@ def telling_others() -> Iterator[None]:
     """Parent: if the body fails, let the children know why this is the end, and leave them time to say so."""
     try:
         yield
-    except Exception as error:
+    except Exception as found:
+        error = reason(found)
         until = time.monotonic() + PATIENCE
         children = list(parallel.children.values())
         for child in children:
             tell(child, LOST + in_words(error), until)
         while any(child.running and child.exitcode is None for child in children) and time.monotonic() < until:
             time.sleep(0.01)
-        raise
+        if error is found:
+            raise
+        raise error from found
+
+
+def reason(error: Exception) -> Exception:
+    """The failure of the worker that NCCL misses, if that becomes known soon: NCCL's error is only what came of it."""
+    children = {child.id: child for child in parallel.children.values()}
+    missed = children.get(error.rank) if isinstance(error, RemoteError) else None
+    until = time.monotonic() + PATIENCE / 2
+    while missed is not None and missed.failure is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return error if missed is None or missed.failure is None else missed.failure
 
 
 def tell(child: parallel.Child, words: str, until: float) -> None:
