@@ -18,7 +18,7 @@ static uint64_t checksum_of(const nh_id *id)
   return sum;
 }
 
-/* 0: there is no such process (or it is a zombie), or, with errno EMFILE or ENFILE, it cannot be told. */
+/* 0: there is no such process (or it is ending or a zombie), or, with errno EMFILE or ENFILE, it cannot be told. */
 uint64_t nh_start_time(int pid)
 {
   char path[40], text[1024];
@@ -30,8 +30,10 @@ uint64_t nh_start_time(int pid)
   errno = 0;
   if (got <= 0) return 0;
   text[got] = 0;
-  char *field = strrchr(text, ')'); /* the name before it may hold anything */
-  if (!field || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X') return 0;
+  char *field = strrchr(text, ')'), state; /* the name before it may hold anything */
+  unsigned long flags;
+  const unsigned long exiting = 4; /* the kernel's PF_EXITING: it is on its way, and others may not look into it any more */
+  if (!field || sscanf(field, ") %c %*s %*s %*s %*s %*s %lu", &state, &flags) != 2 || state == 'Z' || state == 'X' || (flags & exiting)) return 0;
   for (int skip = 0; skip < 20 && field; skip++) field = strchr(field + 1, ' '); /* to field 22 */
   return field ? strtoull(field, NULL, 10) : 0;
 }
