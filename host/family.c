@@ -181,13 +181,21 @@ ncclResult_t nh_family_lost(nh_task *task, int rank)
   return nh_alive(family->parent, member) ? ncclSuccess : lost(family, member, "has ended");
 }
 
+/* Or just going: then its descriptors may still be there. */
+static bool gone(ncclComm_t comm, int rank)
+{
+  int pid;
+  nh_rank_life(comm->head, rank, &pid, NULL);
+  return !nh_alive(comm, rank) || nh_start_time(pid) == 0;
+}
+
 /* An id that leads nowhere because its maker is gone. */
 static ncclResult_t join_step(nh_task *task)
 {
   nh_family *family = task->more;
   ncclResult_t result = family->join(task);
   bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_last_kind() == nickelKindIdStale || nh_last_kind() == nickelKindIdReused);
-  return led_nowhere && !nh_alive(family->parent, family->leader) ? lost(family, family->leader, "has ended") : result;
+  return led_nowhere && gone(family->parent, family->leader) ? lost(family, family->leader, "has ended") : result;
 }
 
 /* The task becomes the joining of the new communicator. */
