@@ -38,12 +38,13 @@ def main() -> None:
         others += peers.make(options.make_peers, [name for name in options.make if name not in {peer.name for peer in others}])
     libraries = [peers.ours(), *(peers.ours(name, path) for name, path in options.build), *others]
     cells: list[Cell] = []
+    busy = report.busy()
     with tempfile.TemporaryDirectory() as folder:
         for nranks in options.ranks:
             cells += measure_all(libraries, nranks, options, Path(folder))
-    report.write_table(cells, sys.stdout)
+    report.write_table(cells, sys.stdout, f"; {busy:.1f} cores were busy with other work before the run" if busy > 0.1 else "")
     if options.json:
-        options.json.write_text(json.dumps(report.as_json(cells), indent=1) + "\n")
+        options.json.write_text(json.dumps(report.as_json(cells, busy), indent=1) + "\n")
     if options.plot:
         import picture
 
@@ -148,7 +149,8 @@ def paths_of(peer: peers.Peer, cells: list[Cell], folder: Path) -> dict[tuple[st
             with trace.open() as lines:
                 lines.seek(before)
                 calls = [json.loads(line) for line in lines]
-            found[key] = calls[-1]["path"]  # before it are those of the barrier
+            mine = [call["path"] for call in calls if call["rank"] == 0]
+            found[key] = mine[1]  # between two barriers
     return found
 
 

@@ -53,7 +53,10 @@ def main() -> None:
 
 
 def measure(backend: Any, operation: str, count: int, memory: str, api: str, calls: int, warm: int) -> list[int]:
-    """Nanoseconds of each call. Before each one every rank writes all of its buffers, and all wait for each other."""
+    """Nanoseconds of each call. Before each one every rank writes all of its buffers, and all wait for each other.
+
+    They do so after it, too: where ranks outnumber the cores, one that looked at its result would keep a core from one that is not done.
+    """
     work = Work(backend, operation, count, memory)
     call, barrier, clock = backend.call(operation, work.send, work.recv, api), backend.barrier, time.perf_counter_ns
     times, last = [], warm + calls - 1
@@ -64,6 +67,7 @@ def measure(backend: Any, operation: str, count: int, memory: str, api: str, cal
         begun = clock()
         code = call()
         ended = clock()
+        barrier()
         if type(code) is int and code:
             raise RuntimeError(f"{operation} returned {code}")
         if turn < warm or turn == last:

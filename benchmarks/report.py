@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -76,7 +77,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def write_table(cells: Sequence[Cell], out: TextIO) -> None:
+def write_table(cells: Sequence[Cell], out: TextIO, others: str = "") -> None:
     """A block for each number of ranks and operation: microseconds, then ratios to the better of Open MPI and MPICH."""
     labels = list(dict.fromkeys(cell.label for cell in cells))
     for nranks, operation in dict.fromkeys((cell.nranks, cell.operation) for cell in cells):
@@ -93,7 +94,7 @@ def write_table(cells: Sequence[Cell], out: TextIO) -> None:
             rows.append([short(size), *(figure(medians[label]) for label in labels), *(figure(one) for one in ratios), paths])
         write_rows(rows, out)
     out.write("\n" + "".join(f"{line}\n" for line in judged(cells)))
-    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine()}\n")
+    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine()}{others}\n")
 
 
 def write_rows(rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -148,9 +149,22 @@ def machine() -> str:
     return f"{len(os.sched_getaffinity(0))} cores, {model}, Linux {platform.release()}, Python {platform.python_version()}"
 
 
-def as_json(cells: Sequence[Cell]) -> dict[str, Any]:
+def busy(seconds: float = 0.3) -> float:
+    """How many cores are in use while we do nothing: times on a machine that does other work tell little."""
+
+    def idle() -> float:
+        with open("/proc/stat") as stat:
+            fields = stat.readline().split()
+        return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+    before, begun = idle(), time.monotonic()
+    time.sleep(seconds)
+    return max(0.0, (os.cpu_count() or 1) - (idle() - before) / (time.monotonic() - begun))
+
+
+def as_json(cells: Sequence[Cell], busy_cores: float) -> dict[str, Any]:
     """All figures."""
-    return {"machine": machine(), "cells": [as_record(cell) for cell in cells]}
+    return {"machine": machine(), "busy_cores_before": round(busy_cores, 2), "cells": [as_record(cell) for cell in cells]}
 
 
 def as_record(cell: Cell) -> dict[str, Any]:
