@@ -156,4 +156,4 @@ class Gloo:
         self.distributed.destroy_process_group()
 
 
-BACKENDS = {"nickel": Nickel, "mpi": Mpi, "gloo": Gloo}
+BACKENDS: dict[str, Any] = {"nickel": Nickel, "mpi": Mpi, "gloo": Gloo}

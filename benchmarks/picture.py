@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -13,7 +14,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from report import Cell, machine, short  # noqa: E402
 
-STYLES = {
+STYLES: dict[str, dict[str, Any]] = {
     "empty": {"color": "tab:blue", "marker": "o", "linewidth": 2.0},
     "plain": {"color": "tab:cyan", "marker": "o", "linewidth": 2.0},
     "Open MPI": {"color": "tab:orange", "marker": "s"},

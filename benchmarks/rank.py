@@ -116,10 +116,10 @@ class Work:
         """What all elements of the receive buffer are (of its part, for an all-gather)."""
         value = turn % 50
         if self.operation in ("all_reduce", "reduce_scatter"):
-            return value * self.nranks + self.nranks * (self.nranks - 1) / 2
+            return float(value * self.nranks + self.nranks * (self.nranks - 1) / 2)
         if self.operation == "broadcast":
             return value
-        return value + (part if self.operation == "all_gather" else self.rank & ~1)
+        return float(value + (part if self.operation == "all_gather" else self.rank & ~1))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from helpers import arithmetic, forks, ranks  # noqa: E402
 import pynickel  # noqa: E402
 
 PATTERN = 1 << 18  # elements of the longest piece
-EDGES = (32, 1 << 13, 1 << 15, 1 << 16, 1 << 18)  # bytes at which the library changes its way
+EDGES = (32, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18)  # bytes at which the library changes its way
 GUARD, STALE = 16, 0xA5
 OPS = ("sum", "prod", "max", "min", "avg")
 FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum, "avg": np.add}
@@ -60,17 +60,17 @@ class Soak:
         self.rooms = [[np.empty(self.room // 4, np.uint8) for _ in range(4)], [pynickel.empty(self.room // 4, "uint8") for _ in range(4)]]
         numbers = np.arange(9, dtype=np.float32)
         self.values = [arithmetic.bits(numbers.astype(arithmetic.TYPES[name])) for name in TYPES]
-        numbers = numbers / self.n
+        shares = numbers / self.n
         self.exact = self.n & (self.n - 1) == 0  # then 1/n is exact, and so are averages of small numbers
         self.means = [
-            arithmetic.bits((numbers if name in arithmetic.FLOATS else numbers.astype(int)).astype(arithmetic.TYPES[name]))
+            arithmetic.bits((shares if name in arithmetic.FLOATS else shares.astype(int)).astype(arithmetic.TYPES[name]))
             for name in TYPES
         ]
 
     @staticmethod
     def in_arena(array: arithmetic.Array) -> arithmetic.Array:
         """A copy in memory from ncclMemAlloc."""
-        made = pynickel.empty(array.nbytes, "uint8").view(array.dtype)
+        made: arithmetic.Array = pynickel.empty(array.nbytes, "uint8").view(array.dtype)
         made[:] = array
         return made
 
@@ -140,7 +140,7 @@ class Call:
         send_parts, recv_parts, self.rooted, self.reduces = KINDS[self.kind]
         self.gives = soak.n if send_parts == "n" else 1
         self.takes = soak.n if recv_parts == "n" else 1
-        self.size = arithmetic.TYPES[TYPES[self.type]].itemsize
+        self.size: int = arithmetic.TYPES[TYPES[self.type]].itemsize
         self.count = self.draw_count(row[5], most // 2 // soak.n)
         self.offsets = [draw % (soak.pattern - self.count * self.gives + 1) for draw in row[DRAWS:]]
         self.in_place, self.as_arrays = row[6] & 1 == 0, row[7] & 3 == 0

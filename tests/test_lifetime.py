@@ -386,7 +386,7 @@ def test_deadline_of_init() -> None:
     stop.set()
     counter.join(5)
     assert 0.5 <= took < 1.5 and caught.value.missing == (1, 2) and counted[0] > 50
-    assert len(os.listdir("/proc/self/fd")) <= descriptors and len(os.listdir("/proc/self/task")) == threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors and len(os.listdir("/proc/self/task")) <= threads
 
 
 def test_deadline_of_calls() -> None:
