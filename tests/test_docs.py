@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import snippets
 
+from pynickel import errors, report
+
 WITH_PYTHON = [page for page in snippets.PAGES if snippets.in_process(page)]
 WITH_COMMANDS = [page for page in snippets.PAGES if snippets.commands(page)]
 NOT_HERE = [s for page in snippets.PAGES for s in snippets.snippets(page) if not s.runs]
@@ -76,3 +78,16 @@ def test_site(tmp_path: Path) -> None:
     done = subprocess.run([*command, "docs", str(tmp_path / "html")], cwd=snippets.ROOT, capture_output=True, text=True, timeout=55)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert (tmp_path / "html" / "index.html").exists()
+
+
+def test_errors_page() -> None:
+    """The table has every exception of the package, with the class that it also is and the result that it stands for."""
+    page = (snippets.ROOT / "docs" / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(\w+)`)? *\| (\d*) *\|", page, re.M)
+    classes = {name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.NCCLError)}
+    assert sorted(name for name, _, _ in rows) == sorted(classes)
+    for name, also, code in rows:
+        bases = {base.__name__ for base in classes[name].__mro__}
+        assert not also or also in bases, name
+        stands_for = [str(int(number)) for number, kind in report.CLASSES.items() if issubclass(classes[name], kind) and 0 < number < 9]
+        assert code in ("", *stands_for), name
