@@ -63,3 +63,5 @@ from .memory import empty as empty
 from .memory import mem_alloc as mem_alloc
 from .plan import Plan as Plan
 from .unique_id import UniqueId as UniqueId
+
+MODULES: list[str]
