@@ -11,7 +11,6 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from ..errors import RendezvousError
 from .wire import BadKeyError, Client, NotOursError, Peer, Wire
@@ -68,9 +67,9 @@ class Server:
         for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
             ready = key.fileobj
             if ready in self._listening:
-                self._accept(cast(socket.socket, ready))
+                self._accept(ready)
             elif ready in self._peers:
-                self._serve(self._peers[cast(socket.socket, ready)])
+                self._serve(self._peers[ready])
 
     def _accept(self, listener: socket.socket) -> None:
         try:
