@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from . import parallel as parallel
+from . import rendezvous as rendezvous
 from . import testing as testing
 from ._version import __version__ as __version__
 from .batch import group as group

@@ -14,6 +14,7 @@ from ..library import get_library
 # Each subcommand by name, with the module of this package whose `command` it is; the module is loaded when it is needed.
 SUBCOMMANDS = {
     "host-lib": "host_lib",
+    "run": "run",
 }
 
 
