@@ -3,6 +3,7 @@
 
 from . import parallel as parallel
 from . import rendezvous as rendezvous
+from . import training as training
 from ._version import __version__ as __version__
 from .batch import group as group
 from .communicator import Communicator as Communicator
