@@ -71,17 +71,19 @@ class Buckets:
 
 def dealt(kind: Kind, likes: Sequence[Any]) -> list[tuple[str, list[int]]]:
     """The type of each bucket, and which arrays go there: same device, same type, not too many."""
-    open_ones: dict[Any, tuple[list[int], int]] = {}
+    filling: dict[Any, tuple[list[int], int]] = {}
     found: list[tuple[str, list[int]]] = []
     for i, like in enumerate(likes):
-        dtype = summed_in(kind.dtype(like))
+        name = kind.dtype(like)
+        dtype = summed_in(name)
+        alike = dtype, name.startswith("complex"), kind.place(like)  # a complex number must begin at an even place
         nbytes = real_size(kind, like) * DataType[dtype].itemsize
-        which, filled = open_ones.get((dtype, kind.place(like)), ([], BUCKET_BYTES))
+        which, filled = filling.get(alike, ([], 0))
         if not which or filled + nbytes > BUCKET_BYTES:
             which, filled = [], 0
             found.append((dtype, which))
         which.append(i)
-        open_ones[dtype, kind.place(like)] = (which, filled + nbytes)
+        filling[alike] = which, filled + nbytes
     return found
 
 
