@@ -134,7 +134,7 @@ def kind_of(array: Any) -> Kind:
         from .torch_arrays import Torch
 
         return made(Torch)
-    for module, kind in (("numpy", Kind), ("cupy", CuPy)):
+    for module, kind in (("cupy", CuPy), ("numpy", Kind)):
         library = sys.modules.get(module)
         if library is not None and isinstance(array, library.ndarray):
             return made(kind)
