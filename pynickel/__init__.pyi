@@ -4,6 +4,7 @@
 from . import parallel as parallel
 from . import rendezvous as rendezvous
 from . import testing as testing
+from . import training as training
 from ._version import __version__ as __version__
 from .batch import group as group
 from .communicator import Communicator as Communicator

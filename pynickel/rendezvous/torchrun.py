@@ -44,7 +44,7 @@ class AgentLog:
         host, port = env[ADDRESS], int(env[PORT])
         left = min(max(until - time.monotonic(), 1.0), _LONGEST_WAIT)
         try:
-            self._store: Any = distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=left))  # type: ignore[attr-defined]
+            self._store: Any = distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=left))
         except Exception as error:  # torch raises classes of its own, by version
             raise RendezvousError(f"torchrun's store at {host}:{port} cannot be reached: {error}") from error
         self._prefix = f"pynickel/{env.get(RESTARTS, '0')}/{turn}/"
