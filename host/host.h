@@ -135,7 +135,8 @@ ncclResult_t nh_round_failed(nh_task *task);
 void nh_wait_begins(nh_task *task);
 void nh_wait_over(nh_task *task);
 bool nh_in_cycle(ncclComm_t comm);                                /* and nobody else has found it: the text is in head->cycle */
-size_t nh_describe_elsewhere(ncclComm_t comm, int rank, char *text, size_t room);
+int nh_held_up_by(ncclComm_t comm, int rank);                     /* a missing rank: itself, or who it waits for in the end */
+size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room);
 
 /* join.c */
 void nh_join_prepare(nh_task *task);
@@ -171,7 +172,7 @@ bool nh_direct_possible(const nh_task *task);
 void nh_direct_run(nh_task *task);
 void nh_staged_start(nh_task *task);
 ncclResult_t nh_staged_step(nh_task *task);
-bool nh_staged_missing(nh_task *task, int rank);
+bool nh_staged_missing(nh_task *task, int rank, nh_counter *which, uint64_t *pieces);
 void nh_p2p_prepare(nh_task *task);
 ncclResult_t nh_copy_to_self(nh_task *send, nh_task *recv);
 

@@ -293,17 +293,19 @@ uint64_t nh_signals(nh_pair *pair, int index)
   return atomic_load_explicit(&pair->signals[index], memory_order_acquire);
 }
 
-/* kind 6 bits, peer 12, number 46: numbers are compared in these bits only, and a call in a nanosecond takes most of a day to use them up. */
+/* kind 5 bits, phase 2, more 1, peer 12, number 44: numbers are compared in these bits only, and a call in a nanosecond takes hours to use
+   them up. */
 void nh_set_waits(ncclComm_t comm, nh_wait wait)
 {
-  uint64_t word = wait.kind ? (uint64_t)wait.kind << 58 | (uint64_t)wait.peer << 46 | (wait.number & 0x3fffffffffff) : 0;
+  uint64_t word = (uint64_t)wait.kind << 59 | (uint64_t)wait.phase << 57 | (uint64_t)wait.more << 56 | (uint64_t)wait.peer << 44 | (wait.number & 0xfffffffffff);
+  if (!wait.kind) word = 0;
   atomic_store(&nh_rank_at(comm->head, comm->rank)->waits, word); /* pairs with nh_waits */
 }
 
 nh_wait nh_waits(ncclComm_t comm, int rank)
 {
   uint64_t word = atomic_load(&nh_rank_at(comm->head, rank)->waits);
-  return (nh_wait){.kind = (int)(word >> 58), .peer = (int)(word >> 46 & 0xfff), .number = word & 0x3fffffffffff};
+  return (nh_wait){.kind = (int)(word >> 59), .phase = (int)(word >> 57 & 3), .more = word >> 56 & 1, .peer = (int)(word >> 44 & 0xfff), .number = word & 0xfffffffffff};
 }
 
 void nh_set_not_joined(ncclComm_t comm, uint64_t mark)

@@ -190,6 +190,37 @@ def test_deadline() -> None:
         assert all(0.4 < end.returned()[1] < 1.1 for end in ends[:2])
 
 
+@forks.nursery(deadline=30)
+def test_deadline_names_who_began_it() -> None:
+    """A rank that waits for another one itself is not the missing one: at the deadline every rank is told who holds up the others, in
+    whatever part of a message it was stopped, also those who wait for it only through others; the text says who waits for whom."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], empty: bool, behind: str) -> None:
+        comm = host_c.Comm(nranks, ids[0], rank)
+        comm.set_timeout(0.5 if rank == 0 else 20)
+        data = host_c.empty(1 << 19, np.float32) if empty else np.ones(1 << 19, np.float32)
+        comm.barrier()
+        forks.say("begins")
+        while rank == 1:
+            comm.send(data, 2)
+        while rank == 2:
+            comm.recv(data, 1)
+        if behind == "call":
+            comm.barrier()
+        else:
+            comm.recv(data, 1)
+
+    for empty, behind in ((False, "call"), (True, "call"), (False, "message"), (True, "message")):
+        with forks.Forked(3, rank_main, empty, behind) as ranks:
+            ranks.wait_for("begins", 3)
+            ranks.kill(2, signal.SIGSTOP)
+            while ranks.open & {0, 1}:
+                ranks.listen(5)
+            first, second = ranks.result[:2]
+            first.failed(TIMEOUT, "timeout", "rank 1 (", "waiting for rank 2 in ncclSend", "rank 2 (", ranks=[2])
+            second.failed(TIMEOUT, "timeout", "rank 0 gave up waiting for rank 2", ranks=[2])
+
+
 @forks.nursery()
 def test_stopped_peer() -> None:
     """A peer that is stopped is not dead: it is missing at the deadline, and one that goes on in time has done no harm."""
