@@ -28,9 +28,7 @@ typedef struct { const char *text; const ncclComm_t here; } nh_telling;
 static void tell(ncclComm_t comm, void *argument)
 {
   const nh_telling *telling = argument;
-  if (comm == telling->here || nh_comm_revoked(comm)) return;
-  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
-  snprintf(mine->doing, sizeof mine->doing, "%s", telling->text);
+  if (comm != telling->here && nh_comm_mine(comm) && !nh_comm_revoked(comm)) nh_set_doing(comm, telling->text);
 }
 
 /* Tasks behind others of their lane, and those that will go on as something else; what the waiting one becomes has to wait with it. */
@@ -55,8 +53,7 @@ static uint64_t number_of(nh_task *task, int peer)
   return (uint64_t)which << COUNTER_BITS | pieces;
 }
 
-/* Called ten times a second while a wait lasts. The text goes to the other communicators of this process; with ranks as threads there is no
-   telling which of those are this thread's, so only then not. */
+/* Called ten times a second while a wait lasts. The text goes to the other communicators that this thread was the last to use. */
 static void publish(nh_task *tasks, nh_task *task, int peer)
 {
   ncclComm_t comm = task->comm;
@@ -64,10 +61,10 @@ static void publish(nh_task *tasks, nh_task *task, int peer)
     nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .phase = task->phase, .peer = peer, .more = more_to_post(tasks, task), .number = number_of(task, peer)});
   if (comm->told_doing) return;
   comm->told_doing = true;
-  char text[200];
+  char text[NH_DOING] = "";
   snprintf(text, sizeof text, "blocked in %s of another communicator, for its rank %d of %d", nh_op_name(task->op), peer, comm->nranks);
   nh_telling telling = {text, comm};
-  if (!comm->one_process) nh_comm_each(tell, &telling);
+  nh_comm_each(tell, &telling);
 }
 
 /* For each communicator the first task that is blocked. */
@@ -91,8 +88,9 @@ static void over(ncclComm_t comm)
   if (!nh_comm_valid(comm) || !comm->head || !comm->told_doing) return;
   comm->told_doing = false;
   nh_set_waits(comm, (nh_wait){0});
-  nh_telling nothing = {"", comm};
-  if (!comm->one_process) nh_comm_each(tell, &nothing);
+  static const char nothing[NH_DOING];
+  nh_telling telling = {nothing, comm};
+  nh_comm_each(tell, &telling);
 }
 
 void nh_wait_over(nh_task *task)
@@ -155,7 +153,7 @@ bool nh_in_cycle(ncclComm_t comm)
   int ranks[NH_MAX_RANKS];
   nh_wait waits[NH_MAX_RANKS];
   int n = comm->nranks > 1 ? ring(comm, ranks, waits) : 0;
-  if (!n || !nh_claim_cycle(comm)) return false;
+  if (!n || !nh_reason_claim(comm)) return false;
   size_t used = 0, room = sizeof comm->head->cycle;
   for (int i = 0; i < n && used + 80 < room; i++)
     used += (size_t)snprintf(comm->head->cycle + used, room - used, "%srank %d in %s for rank %d", i ? ", " : "", ranks[i], nh_op_name(waits[i].kind - 1),
@@ -184,9 +182,8 @@ size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room)
   nh_wait wait;
   int peer = held_by(comm, rank, &wait);
   if (peer >= 0) return (size_t)snprintf(text, room, ", waiting for rank %d in %s", peer, nh_op_name(wait.kind - 1));
-  char doing[sizeof nh_rank_at(comm->head, rank)->doing];
-  memcpy(doing, nh_rank_at(comm->head, rank)->doing, sizeof doing);
-  doing[sizeof doing - 1] = 0;
+  char doing[NH_DOING];
+  nh_doing(comm, rank, doing);
   if (!*doing) return 0;
   return (size_t)snprintf(text, room, ", %s", doing);
 }

@@ -148,13 +148,21 @@ static ncclResult_t too_late(nh_task *task, double timeout)
   describe(comm, missing, began, names, sizeof names);
   nh_error(ncclTimeout, nickelKindTimeout, "%s on rank %d of %d, call %lu: waited %.3g s for %s", nh_op_name(task->op), comm->rank, comm->nranks,
            (unsigned long)task->seq + 1, timeout, names);
+  bool tells = nh_reason_claim(comm);
   int first = -1;
-  for (int rank = 0; rank < comm->nranks; rank++) {
+  for (int rank = comm->nranks - 1; rank >= 0; rank--)
+    if (began[rank]) first = rank;
+  for (int rank = first; rank < comm->nranks; rank++) {
     if (!began[rank]) continue;
     nh_error_rank(comm, rank);
-    if (first < 0) first = rank;
+    if (tells && comm->head->nlate < NH_LATE) comm->head->late[comm->head->nlate++] = (uint16_t)rank;
   }
-  return give_up(task, (nh_failure){nickelKindTimeout, ncclTimeout, first, comm->rank}, ncclTimeout);
+  ncclResult_t result = give_up(task, (nh_failure){nickelKindTimeout, ncclTimeout, first, comm->rank}, ncclTimeout);
+  if (result == ncclSuccess && tells && task->op == NH_JOIN) { /* the communicator is complete after all; any other failure is final */
+    comm->head->nlate = 0;
+    nh_reason_drop(comm);
+  }
+  return result;
 }
 
 void nh_look_warn(nh_task *task, double seconds)
