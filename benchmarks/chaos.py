@@ -92,7 +92,7 @@ def work(rank: int, nranks: int, unique_id: bytes, story: Story) -> dict[str, An
         while go_on[0]:
             soak.run(10)
             calls += 10
-            go_on[0] = time.monotonic() < until
+            go_on[0] = time.monotonic() < until or (story.what.startswith("delay") and calls <= story.call)
             comm.broadcast(go_on)
         comm.close()
         return {"error": "", "at": time.monotonic(), "calls": calls}

@@ -147,9 +147,11 @@ static ncclResult_t step(nh_task *task)
 static bool missing(nh_task *task, int rank)
 {
   ncclComm_t comm = task->comm;
+  nh_counter which;
+  uint64_t pieces;
   if (task->phase == NH_POSTED) return !nh_posted(comm, rank, task->round);
   if (task->phase == NH_DIRECT_END) return !nh_finished_rank(comm, rank, comm->directs);
-  return task->phase == NH_STAGED && nh_staged_missing(task, rank);
+  return task->phase == NH_STAGED && nh_staged_missing(task, rank, &which, &pieces);
 }
 
 /* The last to arrive decides, and the last to finish counts; if it was killed just before that, everybody else can do it. */

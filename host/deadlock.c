@@ -13,6 +13,8 @@
 
 #include "host.h"
 
+enum { COUNTER_BITS = 42 };     /* of a number of pieces, where it is one word with its nh_counter */
+
 static int missing_rank(nh_task *task)
 {
   ncclComm_t comm = task->comm;
@@ -26,9 +28,7 @@ typedef struct { const char *text; const ncclComm_t here; } nh_telling;
 static void tell(ncclComm_t comm, void *argument)
 {
   const nh_telling *telling = argument;
-  if (comm == telling->here || nh_comm_revoked(comm)) return;
-  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
-  snprintf(mine->doing, sizeof mine->doing, "%s", telling->text);
+  if (comm != telling->here && nh_comm_mine(comm) && !nh_comm_revoked(comm)) nh_set_doing(comm, telling->text);
 }
 
 /* Tasks behind others of their lane, and those that will go on as something else; what the waiting one becomes has to wait with it. */
@@ -39,18 +39,32 @@ static bool more_to_post(const nh_task *tasks, const nh_task *waiting)
   return false;
 }
 
-/* Called ten times a second while a wait lasts. The text goes to the other communicators of this process; with ranks as threads there is no
-   telling which of those are this thread's, so only then not. */
+/* What it is of the peer that has not come: a post by its round or message, the end of direct work, a piece. */
+static uint64_t number_of(nh_task *task, int peer)
+{
+  ncclComm_t comm = task->comm;
+  bool message = task->op == NH_SEND || task->op == NH_RECV;
+  nh_counter which = NH_FILLED;
+  uint64_t pieces = 0;
+  if (task->phase == NH_POSTED || (task->phase == NH_DIRECT_END && message)) return task->round;
+  if (task->phase == NH_DIRECT_END) return comm->directs;
+  if (message) return (task->op == NH_SEND ? comm->sent_pieces[peer] : comm->received_pieces[peer]) + task->pieces;
+  nh_staged_missing(task, peer, &which, &pieces);
+  return (uint64_t)which << COUNTER_BITS | pieces;
+}
+
+/* Called ten times a second while a wait lasts. The text goes to the other communicators that this thread was the last to use. */
 static void publish(nh_task *tasks, nh_task *task, int peer)
 {
   ncclComm_t comm = task->comm;
-  if (!more_to_post(tasks, task)) nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .peer = peer, .number = task->round});
+  if (task->phase <= NH_DIRECT_END)
+    nh_set_waits(comm, (nh_wait){.kind = (int)task->op + 1, .phase = task->phase, .peer = peer, .more = more_to_post(tasks, task), .number = number_of(task, peer)});
   if (comm->told_doing) return;
   comm->told_doing = true;
-  char text[200];
+  char text[NH_DOING] = "";
   snprintf(text, sizeof text, "blocked in %s of another communicator, for its rank %d of %d", nh_op_name(task->op), peer, comm->nranks);
   nh_telling telling = {text, comm};
-  if (!comm->one_process) nh_comm_each(tell, &telling);
+  nh_comm_each(tell, &telling);
 }
 
 /* For each communicator the first task that is blocked. */
@@ -74,8 +88,9 @@ static void over(ncclComm_t comm)
   if (!nh_comm_valid(comm) || !comm->head || !comm->told_doing) return;
   comm->told_doing = false;
   nh_set_waits(comm, (nh_wait){0});
-  nh_telling nothing = {"", comm};
-  if (!comm->one_process) nh_comm_each(tell, &nothing);
+  static const char nothing[NH_DOING];
+  nh_telling telling = {nothing, comm};
+  nh_comm_each(tell, &telling);
 }
 
 void nh_wait_over(nh_task *task)
@@ -85,33 +100,45 @@ void nh_wait_over(nh_task *task)
   if (task->home != task->comm) over(task->home);
 }
 
+static bool waits_in_collective(ncclComm_t comm, int rank, nh_wait wait)
+{
+  if (wait.phase == NH_POSTED) return nh_posted(comm, rank, wait.number) && !nh_posted(comm, wait.peer, wait.number);
+  if (wait.phase == NH_DIRECT_END) return !nh_finished_rank(comm, wait.peer, wait.number);
+  return !nh_reached(comm, wait.peer, (nh_counter)(wait.number >> COUNTER_BITS), wait.number & ((UINT64_C(1) << COUNTER_BITS) - 1));
+}
+
+static bool waits_in_message(ncclComm_t comm, int rank, nh_wait wait)
+{
+  bool sends = wait.kind - 1 == NH_SEND;
+  nh_pair *pair = nh_pair_at(comm->head, comm->nranks, sends ? rank : wait.peer, sends ? wait.peer : rank);
+  if (wait.phase == NH_POSTED) return nh_pair_posted(pair, sends, wait.number) && !nh_pair_posted(pair, !sends, wait.number);
+  if (wait.phase == NH_DIRECT_END) return !nh_pair_is_copied(pair, wait.number);
+  return nh_pair_pieces(pair, !sends) < wait.number;
+}
+
 /* Does the rank really wait for that peer, by what can be seen of both? */
 static bool is_true(ncclComm_t comm, int rank, nh_wait wait)
 {
   int op = wait.kind - 1;
-  if (op < NH_SEND) return nh_posted(comm, rank, wait.number) && !nh_posted(comm, wait.peer, wait.number);
-  if (op == NH_SEND || op == NH_RECV) {
-    bool sends = op == NH_SEND;
-    nh_pair *pair = nh_pair_at(comm->head, comm->nranks, sends ? rank : wait.peer, sends ? wait.peer : rank);
-    return nh_pair_posted(pair, sends, wait.number) && !nh_pair_posted(pair, !sends, wait.number);
-  }
+  if (op < NH_SEND) return waits_in_collective(comm, rank, wait);
+  if (op == NH_SEND || op == NH_RECV) return waits_in_message(comm, rank, wait);
   if (op != NH_WAIT) return false;
-  int index = (int)(wait.number >> 42);
+  int index = (int)(wait.number >> NH_SIGNAL_BITS);
   return nh_signal_number(index, nh_signals(nh_pair_at(comm->head, comm->nranks, wait.peer, rank), index)) < wait.number;
 }
 
 static bool same(nh_wait a, nh_wait b)
 {
-  return a.kind == b.kind && a.peer == b.peer && a.number == b.number;
+  return a.kind == b.kind && a.phase == b.phase && a.peer == b.peer && a.more == b.more && a.number == b.number;
 }
 
-/* The ring that starts and ends at this rank; its length, or 0. */
+/* The ring that starts and ends at this rank; its length, or 0. A rank in the middle of its data can have something else to do. */
 static int ring(ncclComm_t comm, int *ranks, nh_wait *waits)
 {
   int n = 0, rank = comm->rank;
   do {
     nh_wait wait = nh_waits(comm, rank);
-    if (!wait.kind || wait.peer >= comm->nranks || !is_true(comm, rank, wait) || n == comm->nranks) return 0;
+    if (!wait.kind || wait.more || wait.phase != NH_POSTED || wait.peer >= comm->nranks || !is_true(comm, rank, wait) || n == comm->nranks) return 0;
     ranks[n] = rank;
     waits[n++] = wait;
     rank = wait.peer;
@@ -126,7 +153,7 @@ bool nh_in_cycle(ncclComm_t comm)
   int ranks[NH_MAX_RANKS];
   nh_wait waits[NH_MAX_RANKS];
   int n = comm->nranks > 1 ? ring(comm, ranks, waits) : 0;
-  if (!n || !nh_claim_cycle(comm)) return false;
+  if (!n || !nh_reason_claim(comm)) return false;
   size_t used = 0, room = sizeof comm->head->cycle;
   for (int i = 0; i < n && used + 80 < room; i++)
     used += (size_t)snprintf(comm->head->cycle + used, room - used, "%srank %d in %s for rank %d", i ? ", " : "", ranks[i], nh_op_name(waits[i].kind - 1),
@@ -134,12 +161,29 @@ bool nh_in_cycle(ncclComm_t comm)
   return true;
 }
 
-/* For the text of a deadline: where a missing rank is, if in another communicator. */
-size_t nh_describe_elsewhere(ncclComm_t comm, int rank, char *text, size_t room)
+/* Whom a missing rank waits for itself, in which call; -1: nobody, as far as can be seen. */
+static int held_by(ncclComm_t comm, int rank, nh_wait *wait)
 {
-  char doing[sizeof nh_rank_at(comm->head, rank)->doing];
-  memcpy(doing, nh_rank_at(comm->head, rank)->doing, sizeof doing);
-  doing[sizeof doing - 1] = 0;
+  *wait = nh_waits(comm, rank);
+  return wait->kind && wait->peer < comm->nranks && is_true(comm, rank, *wait) ? wait->peer : -1;
+}
+
+/* From rank to rank along what they wait for, to one that is not seen to wait: the one whose absence began it. */
+int nh_held_up_by(ncclComm_t comm, int rank)
+{
+  nh_wait wait;
+  for (int steps = 0, next; steps < comm->nranks && rank != comm->rank && (next = held_by(comm, rank, &wait)) >= 0; steps++) rank = next;
+  return rank;
+}
+
+/* For the text of a deadline: whom a missing rank waits for, or where it is if in another communicator. */
+size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room)
+{
+  nh_wait wait;
+  int peer = held_by(comm, rank, &wait);
+  if (peer >= 0) return (size_t)snprintf(text, room, ", waiting for rank %d in %s", peer, nh_op_name(wait.kind - 1));
+  char doing[NH_DOING];
+  nh_doing(comm, rank, doing);
   if (!*doing) return 0;
   return (size_t)snprintf(text, room, ", %s", doing);
 }

@@ -81,6 +81,24 @@ int nh_last_ranks(int *ranks, int *pids, int capacity)
   return last.named;
 }
 
+/* A deadline of another rank: whom it has named, or without that the one in the failure itself. */
+static ncclResult_t too_late(ncclComm_t comm, nh_failure failure, const char *doing)
+{
+  const nh_header *head = comm->head;
+  char names[4096];
+  size_t used = 0;
+  int n = nh_reason_is_by(comm, failure.by) ? head->nlate : 0;
+  for (int i = 0; i < (n ? n : 1) && used + 40 < sizeof names; i++) {
+    int pid, rank = n ? head->late[i] : failure.rank;
+    nh_rank_life(comm->head, rank, &pid, NULL);
+    used += (size_t)snprintf(names + used, sizeof names - used, "%srank %d (pid %d)", i ? ", " : "", rank, pid);
+  }
+  ncclResult_t code = nh_error((ncclResult_t)failure.code, failure.kind, "%s on rank %d of %d: rank %d gave up waiting for %s at its deadline; the communicator has failed",
+                               doing, comm->rank, comm->nranks, failure.by, names);
+  for (int i = 0; i < (n ? n : 1); i++) nh_error_rank(comm, n ? head->late[i] : failure.rank);
+  return code;
+}
+
 /* The text of a failure that some rank has declared for all. */
 ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *doing)
 {
@@ -93,14 +111,11 @@ ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *d
     int kind = failure.kind == nickelKindInterrupted ? nickelKindInterrupted : nickelKindAborted;
     if (by) return nh_error(ncclInvalidUsage, kind, "%s on rank %d of %d %s", doing, comm->rank, comm->nranks, by);
   }
+  if (failure.kind == nickelKindTimeout) return too_late(comm, failure, doing);
   const char *end = life == NH_ABORTED ? "has aborted its communicator" : life == NH_CLOSED ? "has closed its communicator" : "has ended";
   if (failure.kind == nickelKindRemote)
     code = nh_error(code, failure.kind, "%s on rank %d of %d: rank %d (pid %d) %s; the communicator has failed: abort it and make a new one",
                     doing, comm->rank, comm->nranks, failure.rank, pid, end);
-  else if (failure.kind == nickelKindTimeout)
-    code = nh_error(code, failure.kind,
-                    "%s on rank %d of %d: rank %d gave up waiting for rank %d (pid %d) at its deadline; the communicator has failed",
-                    doing, comm->rank, comm->nranks, failure.by, failure.rank, pid);
   else if (failure.kind == nickelKindMismatch)
     code = nh_error(code, failure.kind,
                     "%s on rank %d of %d: rank %d passed count 0 to this call and went on without waiting, as NCCL does, while other ranks "

@@ -96,9 +96,13 @@ void nh_signal(ncclComm_t comm, nh_pair *pair, int index);
 uint64_t nh_signals(nh_pair *pair, int index);
 void nh_set_waits(ncclComm_t comm, nh_wait wait);
 nh_wait nh_waits(ncclComm_t comm, int rank);
+void nh_set_doing(ncclComm_t comm, const char text[NH_DOING]);
+void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING]);
 void nh_set_not_joined(ncclComm_t comm, uint64_t mark);
 uint64_t nh_not_joined(ncclComm_t comm, int rank);
-bool nh_claim_cycle(ncclComm_t comm);
+bool nh_reason_claim(ncclComm_t comm);                            /* false: another rank explains its failure */
+void nh_reason_drop(ncclComm_t comm);
+bool nh_reason_is_by(ncclComm_t comm, int rank);
 void nh_sleep(ncclComm_t comm, int await, bool (*still)(void *), void *argument, long nanoseconds);
 void nh_wake(ncclComm_t comm, int await);                         /* ranks that sleep for this, and for anything; NH_ON_ANY: all */
 void nh_set_interrupt(int (*check)(void));
@@ -106,6 +110,7 @@ int (*nh_interrupt(void))(void);
 bool nh_comm_valid(ncclComm_t comm);
 void nh_comm_guard(ncclComm_t comm, bool valid);
 bool nh_comm_enter(ncclComm_t comm, const void *token);           /* false: another thread is inside */
+bool nh_comm_mine(ncclComm_t comm);                               /* this thread was the last one inside */
 void nh_comm_leave(ncclComm_t comm, const void *token);
 bool nh_comm_inside(ncclComm_t comm);
 void nh_comm_set_aborted(ncclComm_t comm, bool aborted);
@@ -135,7 +140,8 @@ ncclResult_t nh_round_failed(nh_task *task);
 void nh_wait_begins(nh_task *task);
 void nh_wait_over(nh_task *task);
 bool nh_in_cycle(ncclComm_t comm);                                /* and nobody else has found it: the text is in head->cycle */
-size_t nh_describe_elsewhere(ncclComm_t comm, int rank, char *text, size_t room);
+int nh_held_up_by(ncclComm_t comm, int rank);                     /* a missing rank: itself, or who it waits for in the end */
+size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room);
 
 /* join.c */
 void nh_join_prepare(nh_task *task);
@@ -171,7 +177,7 @@ bool nh_direct_possible(const nh_task *task);
 void nh_direct_run(nh_task *task);
 void nh_staged_start(nh_task *task);
 ncclResult_t nh_staged_step(nh_task *task);
-bool nh_staged_missing(nh_task *task, int rank);
+bool nh_staged_missing(nh_task *task, int rank, nh_counter *which, uint64_t *pieces);
 void nh_p2p_prepare(nh_task *task);
 ncclResult_t nh_copy_to_self(nh_task *send, nh_task *recv);
 

@@ -97,15 +97,33 @@ static ncclResult_t peer_gone(nh_task *task, int rank)
   return give_up(task, failure, nh_error_failure(comm, failure, nh_op_name(task->op)));
 }
 
-/* "rank 2 (pid 71, after 3 rounds, last in ncclAllReduce)" for each that is missing, as far as there is room. */
-static void name_missing(nh_task *task, char *text, size_t room)
+/* Who is missing, and who began it: a missing rank may wait for another one itself. false: all have come in this moment. */
+static bool find_missing(nh_task *task, bool *missing, bool *began)
 {
   ncclComm_t comm = task->comm;
+  bool any = false, found = false;
+  for (int rank = 0; rank < comm->nranks; rank++) {
+    missing[rank] = task->missing(task, rank);
+    began[rank] = false;
+  }
+  for (int rank = 0; rank < comm->nranks; rank++) {
+    if (!missing[rank]) continue;
+    any = true;
+    int first = task->op == NH_JOIN ? rank : nh_held_up_by(comm, rank);
+    if (first == comm->rank) continue; /* it waits for this rank: that is no explanation */
+    began[first] = found = true;
+  }
+  for (int rank = 0; rank < comm->nranks && !found; rank++) began[rank] = missing[rank];
+  return any;
+}
+
+/* "rank 2 (pid 71, last in ncclAllReduce, its call 7)" for each that is named, as far as there is room. */
+static void describe(ncclComm_t comm, const bool *missing, const bool *began, char *text, size_t room)
+{
   size_t used = 0;
   text[0] = 0;
   for (int rank = 0; rank < comm->nranks; rank++) {
-    if (!task->missing(task, rank)) continue;
-    if (used + 400 > room) continue;
+    if ((!missing[rank] && !began[rank]) || used + 400 > room) continue;
     int pid;
     nh_life life = nh_rank_life(comm->head, rank, &pid, NULL);
     int wrote = snprintf(text + used, room - used, life == NH_EMPTY ? "%srank %d (never seen)" : "%srank %d (pid %d", used ? ", " : "", rank, pid);
@@ -116,7 +134,7 @@ static void name_missing(nh_task *task, char *text, size_t room)
     if (round) wrote = snprintf(text + used, room - used, ", last in %s, its call %lu", nh_op_name(call->op), (unsigned long)call->seq + 1);
     else wrote = snprintf(text + used, room - used, ", no call yet");
     used += (size_t)wrote;
-    used += nh_describe_elsewhere(comm, rank, text + used, room - used);
+    used += nh_describe_wait(comm, rank, text + used, room - used);
     used += (size_t)snprintf(text + used, room - used, ")");
   }
 }
@@ -124,23 +142,35 @@ static void name_missing(nh_task *task, char *text, size_t room)
 static ncclResult_t too_late(nh_task *task, double timeout)
 {
   ncclComm_t comm = task->comm;
+  bool missing[NH_MAX_RANKS], began[NH_MAX_RANKS];
   char names[8192];
-  int first = -1;
-  for (int rank = 0; rank < comm->nranks && first < 0; rank++)
-    if (task->missing(task, rank)) first = rank;
-  if (first < 0) return ncclSuccess; /* it has come in this moment */
-  name_missing(task, names, sizeof names);
+  if (!find_missing(task, missing, began)) return ncclSuccess;
+  describe(comm, missing, began, names, sizeof names);
   nh_error(ncclTimeout, nickelKindTimeout, "%s on rank %d of %d, call %lu: waited %.3g s for %s", nh_op_name(task->op), comm->rank, comm->nranks,
            (unsigned long)task->seq + 1, timeout, names);
-  for (int rank = 0; rank < comm->nranks; rank++)
-    if (task->missing(task, rank)) nh_error_rank(comm, rank);
-  return give_up(task, (nh_failure){nickelKindTimeout, ncclTimeout, first, comm->rank}, ncclTimeout);
+  bool tells = nh_reason_claim(comm);
+  int first = -1;
+  for (int rank = comm->nranks - 1; rank >= 0; rank--)
+    if (began[rank]) first = rank;
+  for (int rank = first; rank < comm->nranks; rank++) {
+    if (!began[rank]) continue;
+    nh_error_rank(comm, rank);
+    if (tells && comm->head->nlate < NH_LATE) comm->head->late[comm->head->nlate++] = (uint16_t)rank;
+  }
+  ncclResult_t result = give_up(task, (nh_failure){nickelKindTimeout, ncclTimeout, first, comm->rank}, ncclTimeout);
+  if (result == ncclSuccess && tells && task->op == NH_JOIN) { /* the communicator is complete after all; any other failure is final */
+    comm->head->nlate = 0;
+    nh_reason_drop(comm);
+  }
+  return result;
 }
 
 void nh_look_warn(nh_task *task, double seconds)
 {
+  bool missing[NH_MAX_RANKS], began[NH_MAX_RANKS];
   char names[2048];
-  name_missing(task, names, sizeof names);
+  if (!find_missing(task, missing, began)) return;
+  describe(task->comm, missing, began, names, sizeof names);
   nh_warn_always(task->comm->device, "%s on rank %d of %d, call %lu: waiting for %s since %.0f s", nh_op_name(task->op), task->comm->rank,
                  task->comm->nranks, (unsigned long)task->seq + 1, names, seconds);
 }

@@ -23,7 +23,7 @@
  *                pair slots    [n][n][NH_PAIR_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
 enum {
-  NH_LAYOUT = 1,                /* changes with every change of what is drawn here */
+  NH_LAYOUT = 3,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
   NH_RANKS_AT = NH_PAGE,
   NH_INLINE = 16384,            /* largest contribution that travels beside its call */
@@ -33,7 +33,10 @@ enum {
   NH_SLOTS = 2,
   NH_PAIR_SLOTS = 4,
   NH_SIGNALS = 16,              /* signal counters per pair of ranks */
+  NH_SIGNAL_BITS = 40,          /* of their number, where index and number are one word */
   NH_TOLD = 192,                /* bytes that a rank brings to a meeting */
+  NH_LATE = 256,                /* ranks that a deadline names to all */
+  NH_DOING = 256,               /* bytes of a text that says where a rank is blocked */
   NH_MAX_RANKS = 4096
 };
 enum { NH_PREMULSUM = ncclNumOps };     /* the reduction of every operation that ncclRedOpCreatePreMulSum made */
@@ -72,8 +75,9 @@ typedef enum { NH_EMPTY, NH_CLAIMED, NH_JOINED, NH_CLOSED, NH_ABORTED } nh_life;
 /* Counters of a rank's progress in a staged transfer; they only grow, over the communicator's whole life. */
 typedef enum { NH_FILLED, NH_REDUCED, NH_DRAINED, NH_COUNTERS } nh_counter;
 
-/* What a blocked rank waits for: the verdict of a round, or a peer's part of a message. 0: it does not wait. */
-typedef struct { int kind, peer; uint64_t number; } nh_wait;
+/* What a blocked rank waits for of a peer: its post, a piece, or the end of its direct work. kind: the operation + 1; 0: it does not wait.
+   more: it may still post something that others wait for. number: of the round, message, piece ..., by operation and phase (nh_phase). */
+typedef struct { int kind, phase, peer; bool more; uint64_t number; } nh_wait;
 
 typedef struct {
   /* owner: pid << 32 | descriptor of the segment in that process << 8 | nh_life. Writer: the rank. Readers: all. */
@@ -90,12 +94,14 @@ typedef struct {
   _Alignas(64) _Atomic uint32_t asleep;
   _Atomic uint32_t bell;
   _Alignas(64) nh_call call[2];                /* by parity of the round */
-  /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle. */
+  /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle or
+     says at its deadline who holds up whom. */
   _Alignas(64) _Atomic uint64_t waits;
   _Atomic uint64_t met[2];                     /* names of the last two meetings that the rank has come to */
   char told[2][NH_TOLD];                       /* what it brought */
   _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join; nh_set_not_joined */
-  char doing[256];                             /* where the rank's thread is blocked, if in another communicator; for texts only */
+  /* doing: where the rank's thread is blocked, if in another communicator: text, for texts only, so a torn one does no harm. By that thread. */
+  _Atomic uint64_t doing[NH_DOING / 8];
 } nh_rank;
 
 typedef struct {
@@ -116,8 +122,11 @@ typedef struct {
   _Alignas(64) _Atomic uint64_t finished;      /* like arrivals, for the end of direct rounds */
   _Atomic uint64_t spoiled;                    /* a direct round in which a rank could not do its share; the communicator has failed with it */
   _Alignas(64) _Atomic uint32_t sleepers;      /* how many ranks are about to sleep or asleep */
-  _Atomic uint32_t cycle_by;                   /* 1 + the rank that has found a cycle of blocked ranks and describes it */
-  char cycle[1024];                            /* that text; by cycle_by before it sets `failure` */
+  /* reason_by: 1 + the rank that explains the failure which it is about to set; by compare-and-swap from 0, read by those who see that failure.
+     What follows is plain memory of that rank's: written before it sets `failure` (in init: `state`), read after that was seen. */
+  _Atomic uint32_t reason_by;
+  uint16_t nlate, late[NH_LATE];               /* a deadline: the ranks that did not come; more than NH_LATE are left out */
+  char cycle[1024];                            /* a deadlock: who waits for whom */
 } nh_header;
 
 enum { NH_OPEN = 0, NH_COMPLETE = 1 };

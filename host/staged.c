@@ -211,15 +211,15 @@ ncclResult_t nh_staged_step(nh_task *task)
   return nh_wait_for(task, same ? NH_ON_RANK + one : NH_ON_ANY);
 }
 
-/* Is this rank behind in something that the next piece needs? */
-bool nh_staged_missing(nh_task *task, int rank)
+/* What the next piece needs of this rank and has not got: which counter has to reach how much. */
+bool nh_staged_missing(nh_task *task, int rank, nh_counter *which, uint64_t *pieces)
 {
   ncclComm_t comm = task->comm;
-  bool fold = task->op == NH_ALL_REDUCE;
   if (rank == comm->rank) return false;
-  if (task->drained < task->pieces && gives(task, rank) &&
-      !nh_reached(comm, rank, fold ? NH_REDUCED : NH_FILLED, comm->pieces + task->drained + 1))
-    return true;
-  return task->filled < task->pieces && task->filled >= NH_SLOTS && takes(task, rank) &&
-         !nh_reached(comm, rank, NH_DRAINED, comm->pieces + task->filled + 1 - NH_SLOTS);
+  *which = task->op == NH_ALL_REDUCE ? NH_REDUCED : NH_FILLED;
+  *pieces = comm->pieces + task->drained + 1;
+  if (task->drained < task->pieces && gives(task, rank) && !nh_reached(comm, rank, *which, *pieces)) return true;
+  *which = NH_DRAINED;
+  *pieces = comm->pieces + task->filled + 1 - NH_SLOTS;
+  return task->filled < task->pieces && task->filled >= NH_SLOTS && takes(task, rank) && !nh_reached(comm, rank, *which, *pieces);
 }

@@ -13,6 +13,7 @@
 enum { YIELDS = 200, LOOK_EVERY = 32 };
 static const long NAP = 50000000, SHORT_NAP = 200000;   /* ns: one communicator waits; several do, and one bell rings for one only */
 static const double LOOK_ROUND = 0.1, WARN_AFTER = 30;     /* seconds */
+static const double YIELD_FOR = 0.01;           /* seconds: on a busy machine each yield gives away a time slice of everybody else */
 
 static _Thread_local double thread_timeout = -1;
 
@@ -167,7 +168,7 @@ static void idle(nh_loop *loop, int turns)
     return;
   }
   if (loop->start == 0) loop->start = loop->looked = nh_now();
-  if (turns < loop->spins + YIELDS) {
+  if (turns < loop->spins + YIELDS && nh_now() - loop->start < YIELD_FOR) {
     if (turns % LOOK_EVERY == 0) look_at_all(loop, false);
     sched_yield();
     return;

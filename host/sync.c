@@ -293,17 +293,39 @@ uint64_t nh_signals(nh_pair *pair, int index)
   return atomic_load_explicit(&pair->signals[index], memory_order_acquire);
 }
 
-/* kind 6 bits, peer 12, number 46: numbers are compared in these bits only, and a call in a nanosecond takes most of a day to use them up. */
+/* kind 5 bits, phase 2, more 1, peer 12, number 44: numbers are compared in these bits only, and a call in a nanosecond takes hours to use
+   them up. */
 void nh_set_waits(ncclComm_t comm, nh_wait wait)
 {
-  uint64_t word = wait.kind ? (uint64_t)wait.kind << 58 | (uint64_t)wait.peer << 46 | (wait.number & 0x3fffffffffff) : 0;
+  uint64_t word = (uint64_t)wait.kind << 59 | (uint64_t)wait.phase << 57 | (uint64_t)wait.more << 56 | (uint64_t)wait.peer << 44 | (wait.number & 0xfffffffffff);
+  if (!wait.kind) word = 0;
   atomic_store(&nh_rank_at(comm->head, comm->rank)->waits, word); /* pairs with nh_waits */
 }
 
 nh_wait nh_waits(ncclComm_t comm, int rank)
 {
   uint64_t word = atomic_load(&nh_rank_at(comm->head, rank)->waits);
-  return (nh_wait){.kind = (int)(word >> 58), .peer = (int)(word >> 46 & 0xfff), .number = word & 0x3fffffffffff};
+  return (nh_wait){.kind = (int)(word >> 59), .phase = (int)(word >> 57 & 3), .more = word >> 56 & 1, .peer = (int)(word >> 44 & 0xfff), .number = word & 0xfffffffffff};
+}
+
+void nh_set_doing(ncclComm_t comm, const char text[NH_DOING])
+{
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  for (size_t i = 0; i < NH_DOING / 8; i++) {
+    uint64_t word;
+    memcpy(&word, text + 8 * i, sizeof word);
+    atomic_store_explicit(&mine->doing[i], word, memory_order_relaxed);
+  }
+}
+
+void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING])
+{
+  nh_rank *peer = nh_rank_at(comm->head, rank);
+  for (size_t i = 0; i < NH_DOING / 8; i++) {
+    uint64_t word = atomic_load_explicit(&peer->doing[i], memory_order_relaxed);
+    memcpy(text + 8 * i, &word, sizeof word);
+  }
+  text[NH_DOING - 1] = 0;
 }
 
 void nh_set_not_joined(ncclComm_t comm, uint64_t mark)
@@ -317,10 +339,22 @@ uint64_t nh_not_joined(ncclComm_t comm, int rank)
   return atomic_load(&nh_rank_at(comm->head, rank)->not_joined);
 }
 
-bool nh_claim_cycle(ncclComm_t comm)
+bool nh_reason_claim(ncclComm_t comm)
 {
   uint32_t expected = 0;
-  return atomic_compare_exchange_strong(&comm->head->cycle_by, &expected, (uint32_t)comm->rank + 1);
+  return atomic_compare_exchange_strong(&comm->head->reason_by, &expected, (uint32_t)comm->rank + 1);
+}
+
+/* By the rank that has claimed it and has not failed after all. */
+void nh_reason_drop(ncclComm_t comm)
+{
+  atomic_store(&comm->head->reason_by, 0);
+}
+
+/* The failure was seen before, so what its rank had written is there. */
+bool nh_reason_is_by(ncclComm_t comm, int rank)
+{
+  return atomic_load(&comm->head->reason_by) == (uint32_t)rank + 1;
 }
 
 
@@ -368,12 +402,21 @@ void nh_comm_guard(ncclComm_t comm, bool valid)
   atomic_store_explicit(&comm->guard, valid ? NH_GUARD : 0, memory_order_release);
 }
 
+static _Thread_local char thread; /* its address stands for this thread */
+
 /* token: an address that stands for one call or group. True also if that has entered before. */
 bool nh_comm_enter(ncclComm_t comm, const void *token)
 {
   uintptr_t expected = 0;
-  if (atomic_compare_exchange_strong(&comm->busy, &expected, (uintptr_t)token)) return true; /* pairs with nh_comm_leave */
-  return expected == (uintptr_t)token;
+  if (!atomic_compare_exchange_strong(&comm->busy, &expected, (uintptr_t)token)) return expected == (uintptr_t)token; /* pairs with nh_comm_leave */
+  atomic_store_explicit(&comm->user, (uintptr_t)&thread, memory_order_relaxed); /* for nh_comm_mine: only a number to compare with */
+  return true;
+}
+
+/* Was this thread the last one inside? */
+bool nh_comm_mine(ncclComm_t comm)
+{
+  return atomic_load_explicit(&comm->user, memory_order_relaxed) == (uintptr_t)&thread;
 }
 
 /* Leaves if it was this token that entered. */

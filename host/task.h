@@ -39,6 +39,7 @@ typedef struct { uint64_t who, times; bool told; ncclUniqueId id; } nh_meetings;
 struct ncclComm {
   _Atomic uint64_t guard;       /* NH_GUARD while this is a communicator */
   _Atomic uintptr_t busy;       /* the token of the call or group that is inside, or 0 */
+  _Atomic uintptr_t user;       /* the thread that was inside last, by an address of its own; written by it, read by who is blocked elsewhere */
   _Atomic uint32_t aborted;     /* set by ncclCommAbort, read by the thread inside */
   _Atomic uint32_t revoked;     /* set by ncclCommRevoke */
   _Atomic int async;            /* non-blocking: ncclInProgress, or how the last work ended; by the worker */

@@ -203,7 +203,7 @@ ncclResult_t nh_put(ncclComm_t comm, const void *local, size_t bytes, int peer, 
 /* Index and number of signals in one word, for whoever looks whether the wait is over. */
 uint64_t nh_signal_number(int index, uint64_t signals)
 {
-  return (uint64_t)index << 42 | (signals & 0x3ffffffffff);
+  return (uint64_t)index << NH_SIGNAL_BITS | (signals & ((UINT64_C(1) << NH_SIGNAL_BITS) - 1));
 }
 
 /* root: the peer; redop: the signal's index; count: how many. */

@@ -157,8 +157,8 @@ def test_peer_leaves(how: str) -> None:
 
 @forks.nursery()
 def test_deadline() -> None:
-    """A deadline is ncclTimeout: it names who is missing and what each was last seen in; peers that wait for the same are told at once,
-    and the communicator has failed."""
+    """A deadline is ncclTimeout: it names who is missing and what each was last seen in; peers that wait for the same are told at once, and
+    those that come too late; all hear of the same ranks, and the communicator has failed."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes], how: str) -> tuple[host_c.HostError, float]:
         comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
@@ -182,12 +182,41 @@ def test_deadline() -> None:
         ends = forks.fork(4, rank_main, how)
         errors = [end.returned()[0] for end in ends]
         assert all(error.code == TIMEOUT and error.kind == "timeout" for error in errors), errors
-        assert any(error.ranks == (2, 3) for error in errors[:2])
-        for error in errors[:2]:
-            assert error.ranks[0] == 2 and "rank 2" in error.text and "ncclAllReduce" in error.text, error
-            if error.ranks == (2, 3):
-                assert "rank 3" in error.text and "ncclBroadcast" in error.text and "0.5 s" in error.text, error
+        assert all(error.ranks == (2, 3) for error in errors), errors
+        assert all(f"rank {late} (pid " in error.text and "ncclAllReduce" in error.text for error in errors for late in (2, 3)), errors
+        assert any("last in ncclBroadcast" in error.text and "waited 0.5 s" in error.text for error in errors[:2]), errors
         assert all(0.4 < end.returned()[1] < 1.1 for end in ends[:2])
+
+
+@forks.nursery(deadline=30)
+def test_deadline_names_who_began_it() -> None:
+    """A rank that waits for another one itself is not the missing one: at the deadline every rank is told who holds up the others, in
+    whatever part of a message it was stopped, also those who wait for it only through others; the text says who waits for whom."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], empty: bool, behind: str) -> None:
+        comm = host_c.Comm(nranks, ids[0], rank)
+        comm.set_timeout(0.5 if rank == 0 else 20)
+        data = host_c.empty(1 << 19, np.float32) if empty else np.ones(1 << 19, np.float32)
+        comm.barrier()
+        forks.say("begins")
+        while rank == 1:
+            comm.send(data, 2)
+        while rank == 2:
+            comm.recv(data, 1)
+        if behind == "call":
+            comm.barrier()
+        else:
+            comm.recv(data, 1)
+
+    for empty, behind in ((False, "call"), (True, "call"), (False, "message"), (True, "message")):
+        with forks.Forked(3, rank_main, empty, behind) as ranks:
+            ranks.wait_for("begins", 3)
+            ranks.kill(2, signal.SIGSTOP)
+            while ranks.open & {0, 1}:
+                ranks.listen(5)
+            first, second = ranks.result[:2]
+            first.failed(TIMEOUT, "timeout", "rank 1 (", "waiting for rank 2 in ncclSend", "rank 2 (", ranks=[2])
+            second.failed(TIMEOUT, "timeout", "rank 0 gave up waiting for rank 2", ranks=[2])
 
 
 @forks.nursery()

@@ -1,0 +1,68 @@
+"""The CPU library on a core that many others want: a wait gives the core away, and is still over in time."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from helpers import forks, host_c
+from helpers.host_c import raised
+
+OTHERS = 12
+SOON = 1.2  # seconds; a wait that yields its core time and again to so many gets to nothing for several
+
+
+@contextlib.contextmanager
+def busy_core() -> Iterator[int]:
+    """A core of this machine on which other processes count in loops."""
+    core, pids = min(os.sched_getaffinity(0)), []
+    for _ in range(OTHERS):
+        pid = os.fork()
+        if pid == 0:
+            os.sched_setaffinity(0, {core})
+            signal.alarm(30)
+            while True:
+                pass
+        pids.append(pid)
+    try:
+        yield core
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def rank_main(rank: int, nranks: int, ids: list[bytes], core: int, timeout: float) -> tuple[host_c.HostError, float, float]:
+    """Wait for a rank that does not come; the error, when the wait began and when it was over."""
+    comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+    comm.set_timeout(timeout)
+    comm.barrier()
+    if rank == 1:
+        forks.say("stays away")
+        time.sleep(20)
+    os.sched_setaffinity(0, {core})
+    begun = time.monotonic()
+    forks.say("waits")
+    return raised(comm.all_reduce, one, one), begun, time.monotonic()
+
+
+@forks.nursery(deadline=40)
+def test_in_time() -> None:
+    """With twelve others on its core a rank learns of its peer's end, and of its deadline, as soon as on an idle machine."""
+    with busy_core() as core:
+        for killed, timeout in ((True, 20.0), (False, 0.4)):
+            with forks.Forked(2, rank_main, core, timeout) as ranks:
+                ranks.wait_for("waits")
+                struck = time.monotonic()
+                if killed:
+                    ranks.kill(1)
+                while 0 in ranks.open:
+                    ranks.listen(5)
+                error, begun, over = ranks.result[0].returned()
+                assert error.kind == ("remote" if killed else "timeout") and error.ranks == (1,), error
+                assert over - (struck if killed else begun + timeout) < SOON, (error, begun, struck, over)
