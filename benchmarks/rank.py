@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 from backends import BACKENDS, Array
 
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # of Open MPI; of MPICH and Intel MPI
 PATIENCE = 120.0  # seconds without a word from the script, or for one job, after which a rank ends by itself
 
 
 def main() -> None:
-    """Serve one script; the arguments are the kind of library, the script's socket, and, unless MPI tells them, rank and ranks."""
-    kind, path, rank, nranks = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    """Serve one script. Arguments: the kind of library, the script's socket, bind or free, and, unless MPI tells them, rank and ranks."""
+    kind, path, rank, nranks = sys.argv[1], sys.argv[2], int(sys.argv[4]), int(sys.argv[5])
+    if sys.argv[3] == "bind":
+        bind(int(next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), rank)))
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
@@ -50,6 +53,12 @@ def main() -> None:
     backend.close()
     lines.close()
     os._exit(0)  # nothing of any library has to happen at exit
+
+
+def bind(rank: int) -> None:
+    """Stay on one core, the ranks in turns on all that there are."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def measure(backend: Any, operation: str, count: int, memory: str, api: str, calls: int, warm: int) -> list[int]:

@@ -28,9 +28,9 @@ class SessionError(Exception):
 
 
 class Session:
-    """n ranks of a library."""
+    """n ranks of a library; `bind` keeps each on one core."""
 
-    def __init__(self, peer: Peer, nranks: int, folder: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(self, peer: Peer, nranks: int, folder: Path, env: dict[str, str] | None = None, bind: bool = False) -> None:
         self.peer, self.nranks = peer, nranks
         self.processes: list[subprocess.Popen[bytes]] = []
         self.lines: list[Any] = []
@@ -44,7 +44,7 @@ class Session:
         environment = {**peer.environment(), "BENCHMARK_STORE": f"{path}.store", **(env or {})}
         try:
             with self.log.open("wb") as log:
-                for command in peer.commands(nranks, [str(RANK), peer.kind, str(path)]):
+                for command in peer.commands(nranks, [str(RANK), peer.kind, str(path), "bind" if bind else "free"]):
                     # Not in a session of its own: Linux hands a core over within a session (autogroup), so ranks of several would be
                     # worse off than those of a launcher.
                     self.processes.append(

@@ -113,7 +113,8 @@ static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings
   comm->rank = rank;
   comm->device = device;
   comm->timeout = nh_timeout_here();
-  comm->spins = nranks > nh_cores() ? 0 : 30; /* then yields, which poll as well and give way */
+  comm->spins = 0;
+  comm->core = -1;
   comm->settings = settings;
 }
 

@@ -90,20 +90,54 @@ static ncclResult_t all_reduce(nh_task *task, char *const *sends, size_t bytes)
   return ncclSuccess;
 }
 
-static ncclResult_t to_root(nh_task *task, char *const *sends, size_t bytes)
+static ncclResult_t reduce(nh_task *task, char *const *sends, size_t bytes)
+{
+  char *target;
+  ncclResult_t result = reach(task, task->root, false, bytes, &target);
+  if (result == ncclSuccess) fold_share(task, sends, &target, 1);
+  return result;
+}
+
+/* Of what goes between the root and this rank, the first so many bytes are that rank's to copy and the others the root's, so that all
+   copy as much. All see the same. */
+static size_t ranks_share(const nh_task *task, int rank, size_t bytes)
 {
   ncclComm_t comm = task->comm;
-  char *target;
-  bool gather = task->op == NH_GATHER;
-  ncclResult_t result = reach(task, task->root, false, gather ? bytes * (size_t)comm->nranks : bytes, &target);
-  if (result != ncclSuccess) return result;
-  if (!gather) {
-    fold_share(task, sends, &target, 1);
-    return ncclSuccess;
+  const nh_call *call = &nh_rank_at(comm->head, rank)->call[task->round & 1];
+  bool reachable = comm->one_process || (task->op == NH_GATHER ? call->send.arena : call->recv.arena);
+  if (!reachable) return bytes;
+  return bytes / (size_t)comm->nranks * (size_t)(comm->nranks - 1) / NH_PAGE * NH_PAGE;
+}
+
+/* The part of one rank: between its buffer and its place in the root's. */
+static void copy_part(const nh_task *task, char *target, const char *source, int rank, size_t bytes)
+{
+  size_t first = ranks_share(task, rank, bytes);
+  if (target == source) return;
+  bool beyond = nh_beyond_caches(bytes, task->comm->nranks);
+  if (rank == task->root) nh_copy(target, source, bytes, beyond);
+  else if (rank == task->comm->rank) nh_copy(target, source, first, beyond);
+  else nh_copy(target + first, source + first, bytes - first, beyond);
+}
+
+/* Broadcast, scatter, gather: the root with everybody, the others with the root. */
+static ncclResult_t with_root(nh_task *task, char *const *sends, size_t bytes)
+{
+  ncclComm_t comm = task->comm;
+  bool gather = task->op == NH_GATHER, parts = task->op != NH_BROADCAST;
+  char *big = NULL, *target;
+  ncclResult_t result = gather ? reach(task, task->root, false, bytes * (size_t)comm->nranks, &big) : ncclSuccess;
+  for (int i = 0; i < comm->nranks && result == ncclSuccess; i++) {
+    int rank = (comm->rank + i) % comm->nranks;
+    if (rank != comm->rank && (comm->rank != task->root || ranks_share(task, rank, bytes) == bytes)) continue;
+    if (gather) {
+      copy_part(task, big + (size_t)rank * bytes, sends[rank], rank, bytes);
+      continue;
+    }
+    result = reach(task, rank, false, bytes, &target);
+    if (result == ncclSuccess) copy_part(task, target, sends[task->root] + (parts ? (size_t)rank * bytes : 0), rank, bytes);
   }
-  target += (size_t)comm->rank * bytes;
-  if (target != task->send) memcpy(target, task->send, bytes);
-  return ncclSuccess;
+  return result;
 }
 
 static void from_all(nh_task *task, char *const *sends, size_t bytes)
@@ -120,7 +154,7 @@ static void from_all(nh_task *task, char *const *sends, size_t bytes)
   for (int i = 0; i < comm->nranks; i++) {
     int rank = (comm->rank + i) % comm->nranks;
     char *target = (char *)task->recv + (size_t)rank * bytes;
-    if (target != sources[rank]) memcpy(target, sources[rank], bytes);
+    if (target != sources[rank]) nh_copy(target, sources[rank], bytes, nh_beyond_caches(bytes * ((size_t)comm->nranks + 1), comm->nranks));
   }
 }
 
@@ -137,13 +171,9 @@ static ncclResult_t work(nh_task *task)
     if (result != ncclSuccess) return result;
   }
   if (need.recv_all) return all_reduce(task, sends, bytes);
-  if (need.recv_root) return to_root(task, sends, bytes);
-  if (need.send_all) {
-    from_all(task, sends, bytes);
-    return ncclSuccess;
-  }
-  const char *source = sends[task->root] + (task->op == NH_SCATTER ? (size_t)comm->rank * bytes : 0);
-  if (source != task->recv) memcpy(task->recv, source, bytes);
+  if (task->op == NH_REDUCE) return reduce(task, sends, bytes);
+  if (need.recv_root || need.send_root) return with_root(task, sends, bytes);
+  from_all(task, sends, bytes);
   return ncclSuccess;
 }
 

@@ -64,6 +64,8 @@ uint64_t nh_state(nh_header *head);
 uint64_t nh_state_set(nh_header *head, uint64_t value);           /* the value in force afterwards */
 nh_life nh_rank_life(nh_header *head, int rank, int *pid, int *fd);
 void nh_rank_leave(ncclComm_t comm, nh_life life);
+void nh_note_core(ncclComm_t comm, int core);
+bool nh_same_core(ncclComm_t comm, int rank);                     /* as far as can be seen */
 void nh_post(ncclComm_t comm, uint64_t round, bool *last);
 bool nh_posted(ncclComm_t comm, int rank, uint64_t round);
 uint64_t nh_last_round(ncclComm_t comm, int rank);
@@ -87,9 +89,9 @@ nh_verdict nh_pair_verdict(nh_pair *pair, uint64_t message);
 nh_verdict nh_pair_decide(ncclComm_t comm, nh_pair *pair, uint64_t message, nh_verdict verdict);
 void nh_pair_advance(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t pieces);
 uint64_t nh_pair_pieces(nh_pair *pair, bool sender);
-void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message, bool spoiled);
+void nh_pair_copied(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t message, bool spoiled);
 bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message);
-bool nh_pair_is_copied(nh_pair *pair, uint64_t message);
+bool nh_pair_has_copied(nh_pair *pair, bool sender, uint64_t message);
 void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size);
 const char *nh_met(ncclComm_t comm, int rank, uint64_t name); /* what the rank brought; NULL: it has not come */
 void nh_signal(ncclComm_t comm, nh_pair *pair, int index);
@@ -126,7 +128,6 @@ ncclResult_t nh_run(nh_task *tasks);                              /* the first e
 ncclResult_t nh_wait_for(nh_task *task, int await);               /* notes what the task waits for; returns ncclInProgress */
 void nh_set_timeout(double seconds);                              /* of this thread, for what it makes from now on */
 double nh_timeout_here(void);
-int nh_cores(void);
 
 /* look.c: each returns the error that the task ends with, or ncclSuccess */
 ncclResult_t nh_look(nh_task *task);                              /* at what shared memory shows */
@@ -180,6 +181,10 @@ ncclResult_t nh_staged_step(nh_task *task);
 bool nh_staged_missing(nh_task *task, int rank, nh_counter *which, uint64_t *pieces);
 void nh_p2p_prepare(nh_task *task);
 ncclResult_t nh_copy_to_self(nh_task *send, nh_task *recv);
+
+/* copy.c: memcpy for large buffers; `beyond`: all that is moved is more than the caches hold */
+bool nh_beyond_caches(size_t bytes, int nranks);                  /* each of them has so many bytes in its buffers */
+void nh_copy(void *target, const void *source, size_t size, bool beyond);
 
 /* worker.c: non-blocking communicators */
 ncclResult_t nh_work_later(nh_task *tasks);                       /* copies on the heap; their communicators have been entered */

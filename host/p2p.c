@@ -2,8 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A send is finished when its receiver has matched it and the data has left the buffer; nothing is sent ahead, so a program that relies on
- * buffering shows it here. Paths: inline (the data is in a slot before the post), direct (the receiver copies from the sender's buffer, or
- * the sender into the receiver's), staged (pieces through the pair's slots). The inline slot goes by parity of the message; a staged sender
+ * buffering shows it here. Paths: inline (the data is in a slot before the post), direct (the receiver copies from the sender's buffer, the
+ * sender into the receiver's, or each one half), staged (pieces through the pair's slots). The inline slot goes by parity of the message; a staged sender
  * waits until all is drained, so the slots are free again for the next message.
  */
 #include <string.h>
@@ -78,36 +78,57 @@ static ncclResult_t verdict_of(nh_task *task)
   return verdict == NH_FAILED ? nh_round_failed(task) : ncclSuccess;
 }
 
-static ncclResult_t copy_from_sender(nh_task *task, const nh_call *send)
-{
-  char *from;
-  ncclResult_t result = nh_arena_reach(task->comm, task->root, &send->send, bytes_of(task), &from, "ncclRecv");
-  if (result == ncclSuccess) memcpy(task->recv, from, bytes_of(task));
-  return result;
-}
-
-static ncclResult_t copy_to_receiver(nh_task *task, const nh_call *recv)
-{
-  char *to;
-  ncclResult_t result = nh_arena_reach(task->comm, task->root, &recv->recv, bytes_of(task), &to, "ncclSend");
-  if (result == ncclSuccess) memcpy(to, task->send, bytes_of(task));
-  return result;
-}
-
-/* The copying side copies and says so; the other one waits for that. */
-static ncclResult_t start_direct(nh_task *task, bool receiver_copies)
+/* The receiver copies the first so many bytes out of the sender's buffer, the sender the others into the receiver's: both see the same. */
+static size_t receivers_share(const nh_task *task)
 {
   ncclComm_t comm = task->comm;
-  nh_pair *pair = pair_of(task);
+  const nh_pair *pair = pair_of(task);
+  bool can_pull = comm->one_process || pair->send[task->round & 1].send.arena, can_push = comm->one_process || pair->recv[task->round & 1].recv.arena;
+  if (can_pull && can_push) return bytes_of(task) / 2 / NH_PAGE * NH_PAGE;
+  return can_pull ? bytes_of(task) : 0;
+}
+
+static bool has_share(const nh_task *task, bool sender)
+{
+  return sender ? receivers_share(task) < bytes_of(task) : receivers_share(task) > 0;
+}
+
+static ncclResult_t copy_share(nh_task *task)
+{
+  char *other;
+  bool sender = task->op == NH_SEND;
+  const nh_pair *pair = pair_of(task);
+  const nh_place *place = sender ? &pair->recv[task->round & 1].recv : &pair->send[task->round & 1].send;
+  size_t bytes = bytes_of(task), first = receivers_share(task);
+  ncclResult_t result = nh_arena_reach(task->comm, task->root, place, bytes, &other, nh_op_name(task->op));
+  if (result != ncclSuccess) return result;
+  bool beyond = nh_beyond_caches(bytes, 2);
+  if (sender) nh_copy(other + first, (const char *)task->send + first, bytes - first, beyond);
+  else nh_copy(task->recv, other, first, beyond);
+  return ncclSuccess;
+}
+
+/* Who has a share copies it and says so; then both wait for the other's, whatever came of the own one. */
+static ncclResult_t start_direct(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  bool sender = task->op == NH_SEND;
   task->phase = NH_DIRECT_END;
-  if (receiver_copies != (task->op == NH_RECV)) return ncclInProgress;
-  ncclResult_t result = receiver_copies ? copy_from_sender(task, &pair->send[task->round & 1]) : copy_to_receiver(task, &pair->recv[task->round & 1]);
+  if (!has_share(task, sender)) return ncclInProgress;
+  ncclResult_t result = copy_share(task);
   if (result != ncclSuccess) {
     nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
   }
-  nh_pair_copied(comm, pair, task->round, result != ncclSuccess);
-  return result;
+  nh_pair_copied(comm, pair_of(task), sender, task->round, result != ncclSuccess);
+  task->moved = true;
+  return ncclInProgress;
+}
+
+static bool direct_is_over(const nh_task *task)
+{
+  bool sender = task->op == NH_SEND;
+  return !has_share(task, !sender) || nh_pair_has_copied(pair_of(task), !sender, task->round);
 }
 
 static ncclResult_t after_go(nh_task *task)
@@ -119,8 +140,7 @@ static ncclResult_t after_go(nh_task *task)
     if (task->op == NH_RECV && task->count) memcpy(task->recv, slot_of(task, task->round & 1), bytes_of(task));
     return ncclSuccess;
   }
-  if (comm->one_process || pair->send[task->round & 1].send.arena) return start_direct(task, true);
-  if (pair->recv[task->round & 1].recv.arena) return start_direct(task, false);
+  if (comm->one_process || pair->send[task->round & 1].send.arena || pair->recv[task->round & 1].recv.arena) return start_direct(task);
   task->pieces = (bytes_of(task) + NH_PAIR_SLOT - 1) / NH_PAIR_SLOT;
   task->filled = task->drained = 0;
   task->phase = NH_STAGED;
@@ -157,7 +177,8 @@ static ncclResult_t staged_recv(nh_task *task)
   uint64_t *base = &comm->received_pieces[task->root];
   task->filled = nh_pair_pieces(pair, true) - *base;
   while (task->drained < task->filled) {
-    memcpy((char *)task->recv + (size_t)task->drained * NH_PAIR_SLOT, slot_of(task, *base + task->drained), piece_length(task, task->drained));
+    nh_copy((char *)task->recv + (size_t)task->drained * NH_PAIR_SLOT, slot_of(task, *base + task->drained), piece_length(task, task->drained),
+            nh_beyond_caches(bytes_of(task), 2));
     nh_pair_advance(comm, pair, false, *base + ++task->drained);
     task->moved = true;
   }
@@ -178,7 +199,8 @@ static ncclResult_t step(nh_task *task)
     if ((result = after_go(task)) != ncclInProgress) return result;
   }
   if (task->phase == NH_DIRECT_END) {
-    if (!nh_pair_is_copied(pair_of(task), task->round)) return nh_wait_for(task, NH_ON_RANK + task->root);
+    if (!direct_is_over(task)) return nh_wait_for(task, NH_ON_RANK + task->root);
+    if (task->comm->failed != ncclSuccess) return nh_recall_error(task->comm);
     return nh_pair_is_spoiled(pair_of(task), task->round) ? nh_round_failed(task) : ncclSuccess;
   }
   return task->op == NH_SEND ? staged_send(task) : staged_recv(task);
@@ -189,7 +211,7 @@ static bool missing(nh_task *task, int rank)
   if (rank != task->root || task->phase == NH_START) return false;
   nh_pair *pair = pair_of(task);
   if (task->phase == NH_POSTED) return !nh_pair_posted(pair, task->op != NH_SEND, task->round);
-  if (task->phase == NH_DIRECT_END) return !nh_pair_is_copied(pair, task->round);
+  if (task->phase == NH_DIRECT_END) return !direct_is_over(task);
   if (task->op == NH_SEND) return nh_pair_pieces(pair, false) < task->comm->sent_pieces[rank] + task->pieces;
   return nh_pair_pieces(pair, true) < task->comm->received_pieces[rank] + task->pieces;
 }

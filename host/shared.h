@@ -23,7 +23,7 @@
  *                pair slots    [n][n][NH_PAIR_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
 enum {
-  NH_LAYOUT = 3,                /* changes with every change of what is drawn here */
+  NH_LAYOUT = 4,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
   NH_RANKS_AT = NH_PAGE,
   NH_INLINE = 16384,            /* largest contribution that travels beside its call */
@@ -37,6 +37,7 @@ enum {
   NH_TOLD = 192,                /* bytes that a rank brings to a meeting */
   NH_LATE = 256,                /* ranks that a deadline names to all */
   NH_DOING = 256,               /* bytes of a text that says where a rank is blocked */
+  NH_CORES = 1024,              /* cores that are told apart; those beyond count as the same ones again */
   NH_MAX_RANKS = 4096
 };
 enum { NH_PREMULSUM = ncclNumOps };     /* the reduction of every operation that ncclRedOpCreatePreMulSum made */
@@ -85,6 +86,9 @@ typedef struct {
   int32_t device;               /* plain: written between claim and join */
   int32_t version;
   uint64_t start;               /* of the process */
+  _Atomic uint32_t core;        /* where the rank was last seen to run; by the rank, read by those who wait for it. A hint: nothing follows from it */
+  uint32_t quota;               /* plain, like cores: how many of them the cgroup allows at a time */
+  uint64_t cores[NH_CORES / 64]; /* that it may run on; plain: written between claim and join */
   /* Written by this rank, read by all. */
   _Alignas(64) _Atomic uint64_t round;         /* last round posted */
   _Atomic uint64_t zero_seq;                   /* 1 + seq of the last call with count 0 */
@@ -136,10 +140,11 @@ typedef enum { NH_UNDECIDED = 0, NH_GO = 1, NH_MISMATCH = 2, NH_FAILED = 3 } nh_
 typedef struct {
   _Alignas(64) _Atomic uint64_t sent;          /* last message posted by the sender; partner of `received` */
   _Atomic uint64_t filled;                     /* pieces put into slots, over all messages; by the sender */
+  _Atomic uint64_t pushed;                     /* last message of which the sender has copied its share straight into the receiver's buffer */
   _Alignas(64) _Atomic uint64_t received;      /* last message posted by the receiver */
   _Atomic uint64_t drained;                    /* pieces taken out; by the receiver */
-  _Atomic uint64_t copied;                     /* last message of a direct transfer that is over; by the side that copied */
-  _Atomic uint64_t spoiled;                    /* a message that it could not copy */
+  _Atomic uint64_t pulled;                     /* last message of which the receiver has copied its share straight out of the sender's buffer */
+  _Atomic uint64_t spoiled;                    /* a message that could not be copied; by the side that could not */
   _Alignas(64) _Atomic uint64_t verdict[2];    /* m << 8 | nh_verdict */
   _Alignas(64) _Atomic uint64_t signals[NH_SIGNALS]; /* signals given by the sender, ever */
   _Alignas(64) nh_call send[2], recv[2];

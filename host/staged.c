@@ -34,6 +34,12 @@ static bool takes(const nh_task *task, int rank)
   return true;
 }
 
+static bool beyond(const nh_task *task)
+{
+  size_t n = (size_t)task->comm->nranks, bytes = task->count * nh_type_size(task->type);
+  return nh_beyond_caches(task->op == NH_BROADCAST || task->op == NH_SCATTER ? bytes : task->op == NH_ALL_TO_ALL ? 2 * n * bytes : (n + 1) * bytes, (int)n);
+}
+
 /* What a rank keeps from its own buffer; the rest comes through slots. */
 static void keep_own(nh_task *task)
 {
@@ -45,7 +51,7 @@ static void keep_own(nh_task *task)
   if (task->op == NH_SCATTER || task->op == NH_ALL_TO_ALL) from += rank * bytes;
   if (task->op == NH_GATHER || task->op == NH_ALL_GATHER || task->op == NH_ALL_TO_ALL) to += rank * bytes;
   if (task->op == NH_ALL_REDUCE || task->op == NH_REDUCE || task->op == NH_REDUCE_SCATTER || from == to) return;
-  memcpy(to, from, bytes);
+  nh_copy(to, from, bytes, beyond(task));
 }
 
 void nh_staged_start(nh_task *task)
@@ -148,10 +154,10 @@ static void take(nh_task *task)
   uint64_t scalars[NH_MAX_RANKS];
   sources_of(task, task->drained, mine, (const char *)task->send + at + (task->op == NH_REDUCE_SCATTER ? (size_t)comm->rank * bytes : 0), sources);
   if (task->op == NH_REDUCE || task->op == NH_REDUCE_SCATTER) nh_fold(target, sources, comm->nranks, count, task->type, task->redop, nh_scalars(task, scalars));
-  else if (task->op == NH_BROADCAST || task->op == NH_SCATTER) memcpy(target, sources[task->root], count * size);
+  else if (task->op == NH_BROADCAST || task->op == NH_SCATTER) nh_copy(target, sources[task->root], count * size, beyond(task));
   else
     for (int rank = 0; rank < comm->nranks; rank++)
-      if (rank != comm->rank) memcpy(target + (size_t)rank * bytes, sources[rank], count * size);
+      if (rank != comm->rank) nh_copy(target + (size_t)rank * bytes, sources[rank], count * size, beyond(task));
 }
 
 static bool try_drain(nh_task *task, int *behind)

@@ -6,7 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <stdio.h>
 
 #include "host.h"
 
@@ -34,19 +33,6 @@ double nh_now(void)
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Cores that this process may use: the affinity mask, cut by the cgroup's quota. */
-int nh_cores(void)
-{
-  cpu_set_t set;
-  int cores = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-  FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (!file) return cores;
-  double quota, period;
-  if (fscanf(file, "%lf %lf", &quota, &period) == 2 && period > 0 && quota / period < cores) cores = quota < period ? 1 : (int)(quota / period);
-  fclose(file);
-  return cores;
-}
-
 ncclResult_t nh_wait_for(nh_task *task, int await)
 {
   task->await = await;
@@ -61,6 +47,7 @@ typedef struct {
   int npending;
   bool several;                 /* communicators wait */
   int spins;
+  bool here;                    /* a rank that is waited for needs this core */
   double start, looked;         /* 0: not yet */
   bool interrupted, warned;
   bool moved;                   /* in the look before the sleep */
@@ -154,6 +141,17 @@ static void leave_finished(nh_task *tasks)
     if (task->result != ncclInProgress) nh_left(tasks, task);
 }
 
+/* Is somebody who is waited for on this very core? Then polling keeps away what is polled for. */
+static bool waits_for_here(nh_task *task)
+{
+  ncclComm_t comm = task->comm;
+  for (int i = 1; i < comm->nranks; i++) {
+    int rank = (comm->rank + i) % comm->nranks;
+    if (nh_same_core(comm, rank) && task->missing(task, rank)) return true;
+  }
+  return false;
+}
+
 static void relax(void)
 {
 #if defined __x86_64__
@@ -163,7 +161,8 @@ static void relax(void)
 
 static void idle(nh_loop *loop, int turns)
 {
-  if (turns < loop->spins) {
+  loop->here = (turns == 0 || loop->here) && loop->pending->comm->head && waits_for_here(loop->pending);
+  if (turns < loop->spins && !loop->here) {
     relax();
     return;
   }
@@ -184,7 +183,8 @@ static void idle(nh_loop *loop, int turns)
 ncclResult_t nh_run(nh_task *tasks)
 {
   nh_loop loop = {.tasks = tasks, .spins = tasks->comm->spins};
-  int turns = 0;
+  int turns = 0, core = sched_getcpu();
+  for (nh_task *task = tasks; task; task = task->next) nh_note_core(task->comm, core);
   leave_finished(tasks); /* sends to oneself are over before */
   for (;;) {
     bool moved = pass(&loop) || loop.moved;

@@ -82,6 +82,19 @@ void nh_rank_leave(ncclComm_t comm, nh_life life)
   nh_wake(comm, NH_ON_ANY);
 }
 
+/* Written when the rank has moved only, so that others can keep the word in their caches. */
+void nh_note_core(ncclComm_t comm, int core)
+{
+  if (core == comm->core || !comm->head) return;
+  comm->core = core;
+  atomic_store_explicit(&nh_rank_at(comm->head, comm->rank)->core, (uint32_t)core, memory_order_relaxed);
+}
+
+bool nh_same_core(ncclComm_t comm, int rank)
+{
+  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->core, memory_order_relaxed) == (uint32_t)comm->core;
+}
+
 
 /* ---- rounds ---- */
 
@@ -244,16 +257,16 @@ uint64_t nh_pair_pieces(nh_pair *pair, bool sender)
   return atomic_load_explicit(sender ? &pair->filled : &pair->drained, memory_order_acquire);
 }
 
-void nh_pair_copied(ncclComm_t comm, nh_pair *pair, uint64_t message, bool spoiled)
+void nh_pair_copied(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t message, bool spoiled)
 {
   if (spoiled) atomic_store(&pair->spoiled, message); /* pairs with nh_pair_is_spoiled */
-  atomic_store(&pair->copied, message); /* pairs with nh_pair_is_copied */
+  atomic_store(sender ? &pair->pushed : &pair->pulled, message); /* pairs with nh_pair_has_copied */
   nh_wake(comm, NH_ON_RANK + comm->rank);
 }
 
-bool nh_pair_is_copied(nh_pair *pair, uint64_t message)
+bool nh_pair_has_copied(nh_pair *pair, bool sender, uint64_t message)
 {
-  return atomic_load_explicit(&pair->copied, memory_order_acquire) >= message;
+  return atomic_load_explicit(sender ? &pair->pushed : &pair->pulled, memory_order_acquire) >= message;
 }
 
 bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message)

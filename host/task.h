@@ -52,7 +52,8 @@ struct ncclComm {
   nh_segment *segment;
   nh_header *head;
   bool one_process;             /* all ranks are threads of this process */
-  int spins;                    /* polls before the first yield */
+  int spins;                    /* polls before the first yield, while nobody who is waited for needs this core */
+  int core;                     /* where this rank ran when it was last noted */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
   _Atomic uint64_t calls;       /* counted for NICKEL_FAULT */
   uint64_t seq, round, pieces, directs, onesided;
