@@ -44,7 +44,8 @@ class Batch:
     def add(self, operation: Operation) -> None:
         """Write an operation down behind the others."""
         comm = operation.comm
-        comm._require_ready(name_of(operation.call))
+        if comm._guard.state or comm._born != lib.pn_generation():  # 0 is ready; the name of the call is only made where it is needed
+            comm._require_ready(name_of(operation.call))
         if self.operations and self.operations[0].comm._blocking is not comm._blocking:
             raise InvalidUsageError(
                 f"{comm!r} is {'' if comm._blocking else 'non-'}blocking and another communicator of this group is not; "

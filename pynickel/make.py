@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from . import driver, errors, lifetime
+from . import driver, environment, errors, lifetime
 from ._nccl import ffi, lib
 from .batch import refuse_in_group
 from .config import Config
@@ -24,7 +24,9 @@ HOST_MARK = b"\xffhnickel"  # how ids of the CPU library begin
 def chosen(library: str | os.PathLike[str] | Library | None) -> Library:
     """The library of a new communicator."""
     refuse_in_group("making a communicator")
-    return get_library() if library is None else load(library)
+    found = get_library() if library is None else load(library)
+    environment.look(found)
+    return found
 
 
 def as_index(value: Any, name: str, low: int, high: int, meaning: str) -> int:

@@ -82,3 +82,27 @@ def test_beside_open_mpi(tmp_path: Path) -> None:
     cells = json.loads((tmp_path / "times.json").read_text())["cells"]
     assert {cell["operation"] for cell in cells if cell["library"] == "Open MPI"} == {cell["operation"] for cell in cells}
     assert "target, 2 ranks, empty against Open MPI" in table
+
+
+def test_call_overhead(tmp_path: Path) -> None:
+    """Every way to make a call has a time, a ratio to raw ctypes and, where promised, a target; a peer that cannot be had is named."""
+    done = processes.run(
+        BENCHMARKS / "call_overhead.py", "--quick", "--peer", "nccl4py=/nowhere/python", "--json", str(tmp_path / "calls.json"), deadline=50
+    )
+    assert (done.returncode, done.left) == (0, []), done.stdout + done.stderr
+    found = json.loads((tmp_path / "calls.json").read_text())
+    rows = {row["what"]: row for row in found["rows"]}
+    wanted = ["ctypes, raw", "lib.ncclAllReduce, ready pointers", "all_reduce(int, int, count=, dtype=)", "all_reduce(numpy), in place"]
+    wanted += ["all_reduce(numpy, numpy)", "group() of 10 all_reduce(numpy)", *(f"plan.launch() of {n}" for n in (1, 10, 100, 1000))]
+    assert set(wanted) <= set(rows) and all(row["ns"] > 0 and what in done.stdout for what, row in rows.items())
+    assert {what for what, row in rows.items() if row["target"] is None} == {"ctypes, raw", "group() of 10 all_reduce(numpy)"}
+    assert len(found["imports"]) == 2 and "nccl4py is left out" in done.stderr
+
+
+@pytest.mark.slow
+def test_call_targets(tmp_path: Path) -> None:
+    """Calls cost what design and README say, with half as much again for a machine that does other things."""
+    run("call_overhead.py", "--json", tmp_path / "calls.json")
+    found = json.loads((tmp_path / "calls.json").read_text())
+    missed = {row["what"]: row["ratio"] for row in found["rows"] if row["target"] and row["ratio"] > 1.5 * row["target"]}
+    assert missed == {} and all(row["ms"] < 1.5 * row["target"] for row in found["imports"])
