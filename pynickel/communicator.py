@@ -30,7 +30,7 @@ SUM = RedOp.SUM
 
 
 class Communicator(VariableCounts, OneSided, Family, Facts):
-    """One rank of a group of ranks that communicate; all of them call the same operations in the same order. (ncclComm_t)
+    """One rank of a group of ranks that communicate; all of them call the same operations in the same order.
 
     Buffers (`send`, `recv`, `buffer`) are int addresses, which need `count` and `dtype`, or arrays: NumPy, DLPack, array
     interfaces, the buffer protocol. They must be contiguous and are never copied; results are in the receive buffer, which
