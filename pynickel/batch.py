@@ -178,7 +178,11 @@ def group() -> Group:
 
     Each thread has its own group. Inner groups start with the outermost one. A body that raises starts nothing. Results
     are there after the exit; calls of the low-level `lib` are not part of it. `simulate()` of what `with group() as g`
-    gives estimates the operations queued so far.
+    gives estimates the operations queued so far. (ncclGroupStart, ncclGroupEnd)
+
+    Arguments are checked where they are given. InvalidUsageError: blocking and non-blocking communicators in one group;
+    barrier(), wait(), split() and the like inside it. An error of the library is raised at the exit: its `operation` is the
+    index of the one that was refused, and none has started then.
     """
     return Group()
 

@@ -43,6 +43,12 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
     `config`: a CollConfig, with NCCL 2.31 and later. As a context manager: a clean exit closes, an exception aborts. One
     thread at a time may use a communicator.
+
+    Shapes are told in elements; n is the same number on every rank. What is wrong with an argument is a TypeError or
+    ValueError (NonContiguousError, OverlapError), raised before the library is entered; no rank notices it. Then come
+    CommunicatorClosedError, BusyError and ForkedError, and what the library says: with the CPU library
+    CollectiveMismatchError where the ranks' calls differ, RemoteError where a peer is gone, WaitTimeoutError at the deadline.
+    In parentheses: the function of NCCL behind a method.
     """
 
     __slots__ = ()
@@ -59,7 +65,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         timeout: float | None = None,
         name: str | None = None,
     ) -> None:
-        """Returns when all nranks have called it with the same id, each with its own rank.
+        """Returns when all nranks have called it with the same id, each with its own rank. (ncclCommInitRank, ...Config, ...Scalable)
 
         `timeout`: seconds that this, and later every wait of the communicator, may last; with NVIDIA's library it makes the
         communicator non-blocking. `device`: the GPU to use, by default the current one; a label on the CPU library.
@@ -68,13 +74,19 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         With `config=Config(blocking=False)` it returns at once, `state` is "in progress", and so does every later call; the
         next call waits within `timeout` and then raises BusyError; `poll` and `wait` look and wait, `abort` ends it.
         Buffers are kept alive until it is seen that the call is done.
+
+        RendezvousError: two ranks of one number, different nranks, an id that is used twice, stale, or of another library;
+        WaitTimeoutError: `missing` ranks did not come in time.
         """
         self._set_up(make.chosen(library), name, checked_timeout(timeout))
         make.join(self, nranks, unique_id, rank, device, config)
 
     @classmethod
     def init_all(cls, devices: int | Sequence[int], library: str | os.PathLike[str] | Library | None = None) -> list[Communicator]:
-        """All ranks of a new communicator in this process, one for each device (or for devices 0 to n - 1)."""
+        """All ranks of a new communicator in this process, in rank order, one for each device or for devices 0 to n - 1.
+
+        One thread makes their calls inside `group()`; or each has its own thread. (ncclCommInitAll)
+        """
         found = make.chosen(library)
         comms = []
         for handle in make.all_at_once(found, devices):
@@ -86,7 +98,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
     @classmethod
     def from_handle(cls, pointer: Any, library: str | os.PathLike[str] | Library | None = None, owned: bool = False) -> Communicator:
-        """A communicator that other code has made with the same library; close() and abort() end it only if `owned`."""
+        """A communicator that other code has made with the same library; close() and abort() end it only if `owned`.
+
+        `pointer`: its ncclComm_t, as an int or of `ffi`.
+        """
         found = make.chosen(library)
         handle = make.as_handle(pointer)
         comm = cls.__new__(cls)
@@ -112,7 +127,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         stream: Any = None,
         config: CollConfig | None = None,
     ) -> Any:
-        """Every rank ends up with the element-wise reduction of all ranks' send buffers. In place without recv."""
+        """Every rank ends up with the element-wise reduction of all ranks' send buffers. In place without recv.
+
+        `send` and `recv`: n each. (ncclAllReduce)
+        """
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
             and send and recv and count <= MOST
@@ -151,7 +169,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         stream: Any = None,
         config: CollConfig | None = None,
     ) -> Any:
-        """Every rank ends up with the root's send buffer. In place without recv; elsewhere than at the root send may be None."""
+        """Every rank ends up with the root's send buffer. In place without recv; elsewhere than at the root send may be None.
+
+        `send` and `recv`: n each. (ncclBroadcast)
+        """
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None:
@@ -168,7 +189,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def bcast(
         self, buffer: Any, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Any:
-        """Every rank ends up with the root's buffer; `broadcast` in place under MPI's name."""
+        """Every rank ends up with the root's buffer; `broadcast` in place under MPI's name. (ncclBcast, by ncclBroadcast)"""
         return self.broadcast(buffer, None, root, count=count, dtype=dtype, stream=stream, config=config)
 
     def reduce(
@@ -185,7 +206,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     ) -> Any:
         """The root ends up with the reduction of all ranks' send buffers: in recv, or in place without it.
 
-        Elsewhere recv is not used, and send stays as it is.
+        Elsewhere recv is not used, and send stays as it is. `send` and `recv`: n each. (ncclReduce)
         """
         root = self._one_of(root, "root")
         at_root = self._rank == root
@@ -201,7 +222,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def all_gather(
         self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Any:
-        """Every rank ends up with all ranks' send buffers in recv, in rank order. In place: send is this rank's slice of recv."""
+        """Every rank ends up with all ranks' send buffers in recv, in rank order. In place: send is this rank's slice of recv.
+
+        `send`: n, `recv`: nranks * n. (ncclAllGather)
+        """
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -self._rank)
         self._run(c.comm_ncclAllGather, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
         return recv
@@ -217,7 +241,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         stream: Any = None,
         config: CollConfig | None = None,
     ) -> Any:
-        """Rank r ends up with slice r of the reduction of all send buffers. In place: recv is this rank's slice of send."""
+        """Rank r ends up with slice r of the reduction of all send buffers. In place: recv is this rank's slice of send.
+
+        `send`: nranks * n, `recv`: n. (ncclReduceScatter)
+        """
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, self._rank)
         self._run(c.comm_ncclReduceScatter, (send, recv, keep), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
         return recv
@@ -225,7 +252,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def all_to_all(
         self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Any:
-        """Slice i of recv is what rank i had in slice r of its send buffer, r being this rank. There is no in-place form."""
+        """Slice i of recv is what rank i had in slice r of its send buffer, r being this rank. There is no in-place form.
+
+        `send` and `recv`: nranks * n each. (ncclAlltoAll; before NCCL 2.28.3 sends and receives)
+        """
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, self._nranks, None)
         if config is not None or self.library.has("ncclAlltoAll"):
             self._run(c.comm_ncclAlltoAll, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
@@ -246,7 +276,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     ) -> Any:
         """The root ends up with all ranks' send buffers in recv, in rank order; elsewhere recv is not used.
 
-        In place at the root: send is slice `root` of recv.
+        In place at the root: send is slice `root` of recv. `send`: n, `recv`: nranks * n. (ncclGather; before NCCL 2.28.3
+        sends and receives)
         """
         root = self._one_of(root, "root")
         if self._rank == root:
@@ -273,7 +304,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     ) -> Any:
         """Rank r ends up with slice r of the root's send buffer; elsewhere send is not used and may be None.
 
-        In place at the root: recv is slice `root` of send.
+        In place at the root: recv is slice `root` of send. `send`: nranks * n, `recv`: n. (ncclScatter; before NCCL 2.28.3
+        sends and receives)
         """
         root = self._one_of(root, "root")
         if self._rank == root:
@@ -292,14 +324,18 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def send(
         self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> None:
-        """The peer's matching `recv` ends up with this buffer. Alone it waits for the peer; use group() for several at once."""
+        """The peer's matching `recv` ends up with this buffer, of n elements. (ncclSend)
+
+        Alone it waits for the peer; use group() for several at once. Sends to one peer arrive in their order. With the CPU
+        library a ring of ranks that wait for each other is a DeadlockError.
+        """
         s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer")
         self._run(c.comm_ncclSend, (buffer, keep), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
 
     def recv(
         self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Any:
-        """This buffer ends up with what the peer's matching `send` sends."""
+        """This buffer ends up with what the peer's matching `send` sends: as many elements, of the same type. (ncclRecv)"""
         r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer")
         self._run(c.comm_ncclRecv, (buffer, keep), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
         return buffer
@@ -316,7 +352,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         stream: Any = None,
         config: CollConfig | None = None,
     ) -> Any:
-        """Rank `to` gets send and this rank gets recv from rank `source`, at the same time. Sizes and types may differ."""
+        """Rank `to` gets send and this rank gets recv from rank `source`, at the same time. Sizes and types may differ.
+
+        A group of one ncclSend and one ncclRecv.
+        """
         s, n, t, kept = single(self._memory, send, count, dtype, False, "send")
         r, m, u, keep = single(self._memory, recv, count, dtype, True, "recv")
         check_apart(s, r, 1, n * t.itemsize, m * u.itemsize, None)
@@ -331,7 +370,10 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         return recv
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Returns when all ranks have called it. `timeout`: seconds to wait for them."""
+        """Returns when all ranks have called it; an all-reduce of one byte.
+
+        `timeout`: seconds to wait for them, else the communicator's; then WaitTimeoutError, and the communicator has failed.
+        """
         batch.refuse_in_group("barrier()")
         seconds = checked_timeout(timeout)
         self._require_ready("barrier()")

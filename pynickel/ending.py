@@ -26,7 +26,10 @@ class Ending(Lifetime):
     __slots__ = ()
 
     def finalize(self) -> None:
-        """Finish all outstanding work on every rank; afterwards only close() and abort() are left. Twice is harmless."""
+        """Finish all outstanding work on every rank; afterwards only close() and abort() are left. Twice is harmless.
+
+        All ranks call it; WaitTimeoutError where one does not. (ncclCommFinalize)
+        """
         refuse_in_group("finalize()")
         if self._guard.state == FINALIZED:
             return
@@ -36,7 +39,7 @@ class Ending(Lifetime):
     def revoke(self) -> None:
         """End all work on the communicator on every rank, from any thread; then shrink(), split(), close() and abort() are left.
 
-        Calls that run in it end with an error, here and on the other ranks. Twice is harmless.
+        Calls that run in it end with an error, here and on the other ranks. Twice is harmless. (ncclCommRevoke)
         """
         refuse_in_group("revoke()")
         if self._guard.state == REVOKED:
@@ -53,13 +56,16 @@ class Ending(Lifetime):
             self._poll("ncclCommRevoke", None)
 
     def suspend(self) -> None:
-        """Give the communicator's GPU memory back until resume(); until then every other call but close() and abort() is refused."""
+        """Give the communicator's GPU memory back until resume(); until then every other call but close() and abort() is refused.
+
+        InvalidUsageError with work outstanding, or with resources that a split shares. (ncclCommSuspend)
+        """
         refuse_in_group("suspend()")
         self._finish(lib.comm_ncclCommSuspend, lib.NCCL_SUSPEND_MEM)
         self._move(READY, SUSPENDED, "suspend() was called, and resume() has not been")
 
     def resume(self) -> None:
-        """Take the memory again, after suspend(); the communicator works as before."""
+        """Take the memory again, after suspend(); the communicator works as before. (ncclCommResume)"""
         refuse_in_group("resume()")
         if self._guard.state != SUSPENDED:
             self._require_ready("ncclCommResume")
@@ -72,9 +78,9 @@ class Ending(Lifetime):
         self._move(SUSPENDED, READY)
 
     def close(self, timeout: float | None = None) -> None:
-        """End the communicator; twice is harmless.
+        """End the communicator; twice is harmless. (ncclCommDestroy)
 
-        While another thread is inside it raises BusyError at once; with `timeout` it waits so long and then aborts. So it
+        While another thread is inside it raises BusyError at once; with `timeout` (seconds) it waits so long and then aborts. So it
         does for what a non-blocking communicator has in progress, without `timeout` as long as the communicator's own says.
         A failed communicator is aborted.
         """
@@ -105,7 +111,10 @@ class Ending(Lifetime):
             raise report.failure(code, "ncclCommDestroy", self.library, self._where)
 
     def abort(self) -> None:
-        """End the communicator at once, from any thread; calls that run in it end with AbortedError. Twice is harmless."""
+        """End the communicator at once, from any thread; calls that run in it end with AbortedError. Twice is harmless.
+
+        Peers that wait for this rank get an error with the CPU library; NVIDIA's leaves them waiting. (ncclCommAbort)
+        """
         comm = self._guard.comm
         if not self._end(ABORTED, "abort() was called") or self._born != lib.pn_generation() or not self._owned or not comm:
             return

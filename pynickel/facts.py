@@ -12,7 +12,7 @@ from .config import fields_of, numbers, since_of
 
 
 class CommProperties(NamedTuple):
-    """ncclCommProperties_t under NCCL's names; None where the loaded library does not know the field yet."""
+    """The fields of ncclCommProperties_t under NCCL's names; None where the loaded library does not know the field yet."""
 
     rank: int
     nRanks: int
@@ -52,11 +52,11 @@ class Facts(Calls):
     __slots__ = ()
 
     def last_error(self) -> str:
-        """The library's last warning in words; NVIDIA's keeps one for the whole process."""
+        """The library's last warning in words; NVIDIA's keeps one for the whole process. (ncclGetLastError)"""
         return report.last_error(self.library)
 
     def properties(self) -> CommProperties:
-        """What this rank's communicator supports; see CommProperties."""
+        """What this rank's communicator supports; see CommProperties. (ncclCommQueryProperties)"""
         version = min(self.library.version, (lib.NCCL_MAJOR, lib.NCCL_MINOR, lib.NCCL_PATCH))
         found = ffi.new("ncclCommProperties_t *", lib.pn_initial_ncclCommProperties_t)
         # The library refuses a version newer than its own, and writes the fields that this one had.
@@ -69,7 +69,7 @@ class Facts(Calls):
         return CommProperties._make(known.values())
 
     def memory_stats(self) -> MemoryStats:
-        """How much memory this rank's communicator holds; see MemoryStats. A suspended communicator answers too."""
+        """How much memory this rank's communicator holds; see MemoryStats. A suspended communicator answers too. (ncclCommMemStats)"""
         values = []
         with self._entered("ncclCommMemStats") as comm:
             for which in (lib.ncclStatGpuMemSuspend, lib.ncclStatGpuMemSuspended, lib.ncclStatGpuMemPersist, lib.ncclStatGpuMemTotal):

@@ -34,6 +34,7 @@ class Family(Calls):
         """The ranks that pass one color get a communicator, in order of key, then of their rank here; all ranks call it.
 
         `color`: at least 0, or None for no part, which returns None. The parent stays usable; each is closed by itself.
+        `config`: None for the parent's. WaitTimeoutError: a rank did not call it. (ncclCommSplit)
         """
         refuse_in_group("split()")
         number = lib.NCCL_SPLIT_NOCOLOR if color is None else make.as_index(color, "color", 0, make.LARGEST, "at least 0, or None")
@@ -51,7 +52,7 @@ class Family(Calls):
     @overload
     def duplicate(self: Self, n: int, *, config: Config | None = None) -> Self | list[Self]: ...
     def duplicate(self: Self, n: int = 1, *, config: Config | None = None) -> Self | list[Self]:
-        """Every rank gets another communicator of the same ranks in the same order; a list of n where n is not 1."""
+        """Every rank gets another communicator of the same ranks in the same order; a list of n where n is not 1. (ncclCommSplit)"""
         number = make.as_index(n, "n", 1, make.LARGEST, "at least 1")
         copies = []
         for _ in range(number):
@@ -65,6 +66,7 @@ class Family(Calls):
 
         It also works on a failed or revoked communicator, and is how the living go on without the dead. `abort`: end what
         still runs in this communicator first; None does so if it has failed. It is still to be closed or aborted itself.
+        (ncclCommShrink)
         """
         refuse_in_group("shrink()")
         leaving = sorted({self._one_of(rank, "exclude") for rank in exclude})
@@ -80,7 +82,10 @@ class Family(Calls):
         return child._descend(self, [rank for rank in range(self._nranks) if rank not in leaving])
 
     def growth_id(self) -> UniqueId:
-        """The id by which new ranks come in: made by one rank, given to its own grow() and to `grow_into` of every new rank."""
+        """The id by which new ranks come in: made by one rank, given to its own grow() and to `grow_into` of every new rank.
+
+        (ncclCommGetUniqueId)
+        """
         refuse_in_group("growth_id()")
         made = ffi.new("ncclUniqueId *")
         self._finish(lib.comm_ncclCommGetUniqueId, made)
@@ -97,6 +102,7 @@ class Family(Calls):
         """Every rank gets a communicator of nranks ranks, its own number unchanged; the rest are those that call `grow_into`.
 
         `unique_id`: on the one rank that has made it with growth_id(). This communicator is to be closed afterwards.
+        (ncclCommGrow)
         """
         refuse_in_group("grow()")
         number = make.as_index(nranks, "nranks", self._nranks + 1, make.LARGEST, f"above the {self._nranks} ranks that there are")
@@ -121,7 +127,10 @@ class Family(Calls):
         timeout: float | None = None,
         name: str | None = None,
     ) -> Self:
-        """A new rank of a communicator whose ranks call grow() with the same nranks; its number is one that they do not have."""
+        """A new rank of a communicator whose ranks call grow() with the same nranks; its number is one that they do not have.
+
+        The other arguments are those of the class. (ncclCommGrow)
+        """
         comm = cls.__new__(cls)
         comm._set_up(make.chosen(library), name, checked_timeout(timeout))
         make.join(comm, nranks, unique_id, rank, device, config, grow=True)

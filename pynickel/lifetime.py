@@ -84,17 +84,17 @@ class Lifetime:
 
     @property
     def rank(self) -> int:
-        """This rank, 0 to nranks - 1."""
+        """This rank, 0 to nranks - 1. (ncclCommUserRank)"""
         return self._rank
 
     @property
     def nranks(self) -> int:
-        """How many ranks the communicator has."""
+        """How many ranks the communicator has. (ncclCommCount)"""
         return self._nranks
 
     @property
     def device(self) -> int | None:
-        """The CUDA device; on the CPU library a label."""
+        """The CUDA device; on the CPU library a label. (ncclCommCuDevice)"""
         return self._device
 
     @property
@@ -233,7 +233,7 @@ class Lifetime:
     # -- looking and waiting -----------------------------------------------------------------------------------------
 
     def get_async_error(self) -> int:
-        """The communicator's own state: Result.SUCCESS, Result.IN_PROGRESS, or the error that has broken it."""
+        """Result.SUCCESS, Result.IN_PROGRESS, or the error that has broken it; an unknown number as int. (ncclCommGetAsyncError)"""
         function = "ncclCommGetAsyncError"
         with self._entered(function) as comm:
             code = lib.ncclCommGetAsyncError(self.library.table, comm, self._async)

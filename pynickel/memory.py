@@ -43,12 +43,15 @@ class Memory:
 
 
 def mem_alloc(nbytes: int, *, library: str | os.PathLike[str] | Library | None = None) -> Memory:
-    """Bytes from ncclMemAlloc: host memory with the CPU library, memory of the current device with the others."""
+    """`nbytes` bytes from ncclMemAlloc: host memory with the CPU library, memory of the current device with the others.
+
+    NotAvailableError before NCCL 2.19.
+    """
     return Memory(checked_size(nbytes, "nbytes"), chosen(library), (nbytes,), "|u1")
 
 
 def empty(shape: int | Sequence[int], dtype: Any = DataType.float32, *, library: str | os.PathLike[str] | Library | None = None) -> Any:
-    """An uninitialised array in memory from ncclMemAlloc.
+    """An uninitialised C-contiguous array in memory from ncclMemAlloc, freed when the last view of it is gone.
 
     With the CPU library a NumPy array (bfloat16 and the float8 types need ml_dtypes); with the others a Memory of this
     shape for CuPy, torch or Numba.

@@ -21,7 +21,10 @@ class OneSided(Calls):
     __slots__ = ()
 
     def register(self, buffer: Any, *, count: Any = None, dtype: Any = None) -> Registration:
-        """This rank's calls on the buffer need fewer copies until the registration is closed."""
+        """This rank's calls on the buffer need fewer copies until the registration is closed; only this rank calls it.
+
+        (ncclCommRegister, and ncclCommDeregister when it is closed)
+        """
         refuse_in_group("register()")
         return Registration(self, buffer, count, dtype)
 
@@ -39,7 +42,7 @@ class OneSided(Calls):
         """Every rank's buffer can be written to by every rank with put_signal; all ranks call it.
 
         The buffer is from `empty` or `mem_alloc` and starts at a multiple of 4096 bytes. The other arguments are NCCL's flags
-        NCCL_WIN_COLL_SYMMETRIC, _STRICT_ORDERING, _GIN_ONLY and _CFT_COUNTED.
+        NCCL_WIN_COLL_SYMMETRIC, _STRICT_ORDERING, _GIN_ONLY and _CFT_COUNTED. (ncclCommWindowRegister)
         """
         refuse_in_group("window()")
         chosen = {"symmetric": symmetric, "strict_ordering": strict_ordering, "gin_only": gin_only, "cft_counted": cft_counted}
@@ -49,6 +52,7 @@ class OneSided(Calls):
         """An operator for op=: the ranks' inputs are summed, each multiplied by the scalar of its own rank.
 
         `scalar`: a number, or one element of `dtype` in a buffer; one in GPU memory is read whenever the operator is used.
+        (ncclRedOpCreatePreMulSum)
         """
         refuse_in_group("pre_mul_sum()")
         return PreMulSum(self, scalar, dtype)
@@ -66,7 +70,11 @@ class OneSided(Calls):
         dtype: Any = None,
         stream: Any = None,
     ) -> None:
-        """The peer's part of the window holds the buffer from `offset` bytes on, and then a signal with that index is there."""
+        """The peer's part of the window holds the buffer from `offset` bytes on, and then a signal with that index is there.
+
+        `buffer`: n elements, which must fit behind `offset`; ValueError for a window of another communicator, or one that the
+        library has not made. (ncclPutSignal)
+        """
         if not isinstance(window, Window):
             raise TypeError(f"window must be one of Communicator.window(), not {window!r}")
         window._require_open("the window of put_signal()")
@@ -81,14 +89,14 @@ class OneSided(Calls):
         self._run(lib.comm_ncclPutSignal, (buffer, keep, window), *args)
 
     def signal(self, peer: int, *, index: int = 0, context: int = 0, stream: Any = None) -> None:
-        """The peer has one more signal of that index from this rank."""
+        """The peer has one more signal of that index from this rank. (ncclSignal)"""
         to, index, context = self._one_of(peer, "peer"), signal_number(index, "index"), signal_number(context, "context")
         self._run(lib.comm_ncclSignal, None, to, index, context, 0, self._stream(stream))
 
     def wait_signal(self, peer: int | Sequence[int], count: int = 1, *, index: int = 0, context: int = 0, stream: Any = None) -> None:
         """Returns (with a GPU: the stream goes on) when `count` more signals of that index have come from each peer.
 
-        What was put before a signal is there then.
+        What was put before a signal is there then. `peer`: one rank or a list of ranks. (ncclWaitSignal)
         """
         peers = [self._one_of(one, "peer") for one in (peer if isinstance(peer, Sequence) else [peer])]
         if not peers:

@@ -18,7 +18,7 @@ SIZE: int = lib.NCCL_UNIQUE_ID_BYTES
 class UniqueId:
     """NCCL's unique id: made once by one rank, carried to the others by any means, good for one communicator.
 
-    It goes through bytes(), pickle and text (`hex`, `fromhex`) unchanged.
+    It goes through bytes(), pickle and text (`hex`, `fromhex`) unchanged. `data`: exactly 128 bytes, else ValueError.
     """
 
     __slots__ = ("_bytes",)
@@ -32,7 +32,7 @@ class UniqueId:
 
     @classmethod
     def create(cls, library: str | os.PathLike[str] | Library | None = None) -> UniqueId:
-        """A new id from the library; its maker must live until all ranks have joined."""
+        """A new id from the library, by default the default one; its maker must live until all ranks have joined. (ncclGetUniqueId)"""
         found = get_library() if library is None else load(library)
         made = ffi.new("ncclUniqueId *")
         found.check(lib.ncclGetUniqueId(found.table, made), "ncclGetUniqueId")

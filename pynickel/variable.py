@@ -32,7 +32,7 @@ class VariableCounts(Calls):
     ) -> Any:
         """Every rank ends up with all ranks' send buffers in recv, in rank order; rank i sends counts[i] elements.
 
-        In place: send is this rank's part of recv. It is a group of broadcasts.
+        In place: send is this rank's part of recv. It is a group of broadcasts. `send`: counts[rank], `recv`: sum(counts).
         """
         parts = self._parts(counts, "counts")
         s, r, t, keep = self._located(send, parts[self._rank][1], recv, total(parts), dtype)
@@ -58,7 +58,7 @@ class VariableCounts(Calls):
     ) -> Any:
         """Rank r ends up with its part, counts[r] elements, of the reduction of all send buffers.
 
-        In place: recv is this rank's part of send. It is a group of reductions.
+        In place: recv is this rank's part of send. It is a group of reductions. `send`: sum(counts), `recv`: counts[rank].
         """
         parts = self._parts(counts, "counts")
         s, r, t, keep = self._located(send, total(parts), recv, parts[self._rank][1], dtype)

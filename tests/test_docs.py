@@ -55,7 +55,7 @@ def test_fences(page: Path) -> None:
     source = page.read_text()
     opened = re.findall(r"^```([\w{}+-]+)", source, re.M)
     assert set(opened) - snippets.LANGUAGES <= {word for word in opened if word.startswith("{")}
-    assert source.count("\n```") == 2 * len(opened), "a fence without a language"
+    assert len(re.findall(r"^```", source, re.M)) == 2 * len(opened), "a fence without a language"
     assert re.findall(r"^[ >]+(```|~~~)|^~~~", source, re.M) == []
     found = snippets.snippets(page)
     for file in filter(None, (snippet.file for snippet in found)):
