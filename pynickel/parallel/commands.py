@@ -101,7 +101,7 @@ def _received_into(ready: Sequence[Child], parts: dict[int, list[bytearray]], in
     """Put what was received into the arrays that the caller has given; if one does not fit, nothing is taken."""
     try:
         fillings = [given.match(into[child.id], serial.load(parts[child.id]), child.name) for child in ready]
-    except given.Unfit:
+    except given.MisfitError:
         with news.changed:
             for child in ready:
                 child.inbox.appendleft(parts[child.id])

@@ -10,7 +10,7 @@ from pynickel.parallel import gpu
 from pynickel.parallel.deadline import Deadline
 
 
-class Unfit(ValueError):
+class MisfitError(ValueError):
     """What came does not fit what was given; the message can still be received otherwise."""
 
 
@@ -63,12 +63,13 @@ def match(target: Any, value: Any, sender: str) -> list[Filling]:
     if isinstance(target, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(value) != len(target):
             count = f"{type(value).__name__} of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
-            raise Unfit(f"{sender} sent a {count}, but into is a {type(target).__name__} of {len(target)}; receive it without into")
+            raise MisfitError(f"{sender} sent a {count}, but into is a {type(target).__name__} of {len(target)}; receive it without into")
         return [filling for pair in zip(target, value, strict=True) for filling in match(*pair, sender)]
     carrier = gpu.carrier_of(target)
-    here, there = _shape(target if carrier else _host_view(target)), _shape(_as_array(value, sender))
+    value = _as_array(value, sender)
+    here, there = _shape(target if carrier else _host_view(target)), _shape(value)
     if here != there:
-        raise Unfit(f"{sender} sent {_words(there)}, but into has {_words(here)}; receive it without into")
+        raise MisfitError(f"{sender} sent {_words(there)}, but into has {_words(here)}; receive it without into")
     if carrier is None:
         return [Filling(_copy, target, value)]
     return [Filling(carrier.fill, target, value)]
@@ -106,7 +107,7 @@ def _as_array(value: Any, sender: str) -> Any:
         return np.frombuffer(value, np.uint8)
     if gpu.carrier_of(value) is not None or hasattr(value, "__array__"):
         return value
-    raise Unfit(f"{sender} sent a {type(value).__name__}, but into takes arrays; receive it without into")
+    raise MisfitError(f"{sender} sent a {type(value).__name__}, but into takes arrays; receive it without into")
 
 
 def _shape(array: Any) -> tuple[str, tuple[int, ...]]:

@@ -90,7 +90,7 @@ class Parent(Link):
             return serial.load(parts)
         try:
             fillings = given.match(into, serial.load(parts), self.name)
-        except given.Unfit:
+        except given.MisfitError:
             with news.changed:
                 self.inbox.appendleft(parts)
             raise

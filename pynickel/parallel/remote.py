@@ -74,7 +74,7 @@ def deal(n: int, remotes: Sequence[Remote], used: Iterable[Remote | None]) -> li
     over = n - sum(free)
     if over > 0:
         cores = ", ".join(f"{remote.host}: {remote.cores}" for remote in remotes)
-        text = f"{over} of {n} processes are more than the free cores of the remote machines ({cores})"
+        text = f"{n} processes for {sum(free)} free cores of the remote machines ({cores}): {over} must share a core with others"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     return list(itertools.islice(itertools.chain(fitting, itertools.cycle(remotes)), n))
 
