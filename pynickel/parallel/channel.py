@@ -13,11 +13,10 @@ from typing import NamedTuple
 from pynickel.parallel.deadline import Deadline
 
 # What a message is about. Parent to child: SETUP, EXEC, JOIN; both ways: OBJECT; child to parent: the others.
-SETUP, EXEC, JOIN, OBJECT, READY, JOINED, DONE, FAILED = range(1, 9)
+SETUP, EXEC, JOIN, OBJECT, READY, JOINED, DONE, FAILED, HELLO = range(1, 10)
 
-# Both ends are processes of one machine, so its own byte order serves.
-_HEAD = struct.Struct("=BxxxI")  # kind, number of parts
-_SIZE = struct.Struct("=Q")  # one per part
+_HEAD = struct.Struct("<BxxxI")  # kind, number of parts
+_SIZE = struct.Struct("<Q")  # one per part
 _VECTORS = 512  # parts handed to one system call; Linux takes 1,024 at most
 _GLANCE = 0.1  # seconds between two looks at the rest of the world while the peer takes nothing
 
@@ -37,7 +36,8 @@ class Channel:
         self._socket = connection
         self._sending = threading.Lock()
         self._whole = True  # False once a message was cut off: what followed it could not be told apart
-        self._steps = _reading_order()
+        self._spare: list[bytearray] = []  # memory of an earlier message, at most one piece
+        self._steps = self._reading_order()
         self._rest = memoryview(b"")
 
     def fileno(self) -> int:
@@ -63,7 +63,31 @@ class Channel:
             else:
                 self._rest = memoryview(step)
 
-    def send(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline, glance: Callable[[], None]) -> None:
+    def _reading_order(self) -> Iterator[bytearray | Message]:
+        """Yield each piece of memory to be filled in turn, and each message once its pieces are full."""
+        while True:
+            head = bytearray(_HEAD.size)
+            yield head
+            kind, count = _HEAD.unpack(head)
+            sizes = bytearray(count * _SIZE.size)
+            yield sizes
+            parts = [self._memory(size) for (size,) in _SIZE.iter_unpack(sizes)]
+            yield from parts
+            yield Message(kind, parts)
+            del parts  # or the memory of the last message would live until the next one
+
+    def use_again(self, parts: Sequence[bytearray]) -> None:
+        """Read a later message into the largest part of this one, which nobody looks at any more: fresh memory costs page faults."""
+        self._spare[:] = [max(parts, key=len)]
+
+    def _memory(self, size: int) -> bytearray:
+        if self._spare and len(self._spare[0]) == size:
+            return self._spare.pop()
+        return bytearray(size)
+
+    def send(
+        self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline, glance: Callable[[], None]
+    ) -> None:
         """Hand one message to the kernel; the parts are not copied. `glance` is called now and then while it waits.
 
         BrokenPipeError: the peer is gone. TimeoutError: the peer takes no data.
@@ -122,20 +146,6 @@ class Channel:
     def abandon(self) -> None:
         """Close this end in a copy of the process made by os.fork, where the lock may never be released."""
         self._socket.close()
-
-
-def _reading_order() -> Iterator[bytearray | Message]:
-    """Yield each piece of memory to be filled in turn, and each message once its pieces are full."""
-    while True:
-        head = bytearray(_HEAD.size)
-        yield head
-        kind, count = _HEAD.unpack(head)
-        sizes = bytearray(count * _SIZE.size)
-        yield sizes
-        parts = [bytearray(size) for (size,) in _SIZE.iter_unpack(sizes)]
-        yield from parts
-        yield Message(kind, parts)
-        del parts  # or the memory of the last message would live until the next one
 
 
 def _drop_front(views: list[memoryview], count: int) -> None:

@@ -30,7 +30,7 @@ def end_in_words(exitcode: int) -> str:
     """Return 'was killed by SIGKILL' or 'exited with code 3'."""
     if exitcode < 0:
         return f"was killed by {_signal_name(-exitcode)}"
-    by_signal = f" (ended by {_signal_name(exitcode - 128)})" if exitcode > 128 else ""
+    by_signal = f" (ended by {_signal_name(exitcode - 128)})" if exitcode - 128 in list(signal.Signals) else ""
     return f"exited with code {exitcode}{by_signal}"
 
 

@@ -6,39 +6,42 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 from pynickel.parallel.child import Child
+from pynickel.parallel.link import news
 
 _IDLE = 1000  # milliseconds between two looks at the process while nothing comes from it
 _ENDING = 10  # the same once it has closed its connection, which it does by ending
 _PIPE = 65536  # bytes that a pipe holds, so one read empties it
 _TAIL = 4096  # bytes of stderr that are kept for the error
 _TAIL_LINES = 20
-_STDERR = 2
+STDERR = 2
 
 
 class Keeper(threading.Thread):
-    """Keeps one child. It lives as long as the child does.
+    """Keeps one child; how it is started, a subclass says. It lives as long as the child does.
 
     So the child may ask the kernel for its end when the thread that started it ends: that is then the end of the
     whole parent, whichever of its threads called fork.
     """
 
-    def __init__(self, child: Child, theirs: socket.socket) -> None:
+    def __init__(self, child: Child) -> None:
         super().__init__(name=f"pynickel.parallel child {child.id}", daemon=True)
         self.child = child
         self.started = threading.Event()
         self.error: Exception | None = None  # why it could not be started
-        self._theirs = theirs
         self._tail = b""
         self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
+        """Start the process; return the end of its stderr that we read, and the process. Sets the child's pid and channel."""
+        raise NotImplementedError
+
+    def _connection_ended(self, process: subprocess.Popen[bytes]) -> None:
+        """What to do, again and again, while the process lives on without a connection."""
 
     def run(self) -> None:
         """Start the child and stay with it."""
@@ -47,10 +50,11 @@ class Keeper(threading.Thread):
         try:
             stderr, process = self._start()
         except Exception as error:
-            self.error = error
+            with news.changed:
+                self.error = error
+                news.changed.notify_all()
             return
         finally:
-            self._theirs.close()
             self.started.set()
         try:
             self._keep(process, stderr)
@@ -62,29 +66,16 @@ class Keeper(threading.Thread):
             os.close(stderr)
             self.child.channel.close()
 
+    def hang_up(self) -> None:
+        """Close our end of the connection, if there is one yet, which tells the child to end."""
+        self.child.closing = True
+        if self.started.is_set() and self.error is None:
+            self.child.channel.shutdown()
+
     def signal(self, number: signal.Signals) -> None:
         """Send the child a signal, if it still lives."""
         if self._process is not None:
             self._process.send_signal(number)
-
-    def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
-        """Start the process; return the end of its stderr that we read, and the process."""
-        stderr, theirs = os.pipe()
-        try:
-            connection = self._theirs.fileno()
-            with _last_words() as ours:
-                command = _command(connection, ours)
-                kept = [connection] if ours < 0 else [connection, ours]
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=theirs, pass_fds=kept)
-        except BaseException:
-            os.close(stderr)
-            raise
-        finally:
-            os.close(theirs)
-        os.set_blocking(stderr, False)
-        self._process = process
-        self.child.pid = process.pid
-        return stderr, process
 
     def _keep(self, process: subprocess.Popen[bytes], stderr: int) -> None:
         connection = self.child.channel.fileno()
@@ -95,6 +86,8 @@ class Keeper(threading.Thread):
         ended = False
         while not ended:
             readable = [descriptor for descriptor, _ in poll.poll(_IDLE if connection in sources else _ENDING)]
+            if connection not in sources:
+                self._connection_ended(process)
             quiet = not readable or connection not in sources
             ended = quiet and process.poll() is not None
             # Once it has ended, all that it ever wrote is there to be read.
@@ -102,8 +95,11 @@ class Keeper(threading.Thread):
                 if not sources[descriptor]():
                     poll.unregister(descriptor)
                     del sources[descriptor]
-        lines = self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:]
-        self.child.ended(process.returncode, "\n".join(lines))
+        self.child.ended(process.returncode, self.last_lines())
+
+    def last_lines(self) -> str:
+        """The end of what it wrote on stderr."""
+        return "\n".join(self._tail.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
     def _read(self) -> bool:
         """Take the messages that have come; False at the end."""
@@ -124,34 +120,7 @@ class Keeper(threading.Thread):
         rest = data
         while rest:
             try:
-                rest = rest[os.write(_STDERR, rest) :]
+                rest = rest[os.write(STDERR, rest) :]
             except OSError:
                 break  # our own stderr is closed or full: the child must not wait for it
         return bool(data)
-
-
-@contextmanager
-def _last_words() -> Iterator[int]:
-    """A copy of our own stderr for the child: where it says that we have ended, when nobody passes its stderr on; -1 if ours is closed."""
-    try:
-        ours = os.dup(_STDERR)
-    except OSError:
-        yield -1
-        return
-    try:
-        yield ours
-    finally:
-        os.close(ours)
-
-
-def _command(descriptor: int, last_words: int) -> list[str]:
-    """Return the command of a fresh interpreter that finds the same modules as this one, and warns and optimises as this one does."""
-    if not sys.executable:
-        raise FileNotFoundError("sys.executable is empty: this program does not know its Python interpreter")
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    ours = str(Path(__file__).resolve().parents[2])
-    if ours not in path:
-        path.append(ours)
-    program = f"import sys; sys.path[:] = {path!r}; from pynickel.parallel.worker import main"
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing gives its children, too
-    return [sys.executable, *flags, "-c", f"{program}; main({descriptor}, {os.getpid()}, {last_words})"]

@@ -48,8 +48,9 @@ news = News()
 class Link:
     """One other process: its channel, and what came from it and was not yet asked for."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    channel: Channel  # there once the process has been reached
+
+    def __init__(self) -> None:
         self.inbox: deque[list[bytearray]] = deque()
 
     @property

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, NamedTuple, NoReturn
 
 from pynickel.parallel import channel as kinds
-from pynickel.parallel import serial
+from pynickel.parallel import given, serial
 from pynickel.parallel.channel import Channel, Message
 from pynickel.parallel.deadline import Deadline
 from pynickel.parallel.link import Link, news, wait_for
@@ -34,7 +34,7 @@ class NoParent:
         """Raise RuntimeError."""
         self._refuse("send", "parallel.children.send")
 
-    def receive(self, *, timeout: float | None = None) -> NoReturn:
+    def receive(self, into: Any = None, wait: bool = True, *, timeout: float | None = None) -> NoReturn:
         """Raise RuntimeError."""
         self._refuse("receive", "parallel.children.receive")
 
@@ -50,26 +50,53 @@ class NoParent:
 class Parent(Link):
     """The process that forked this one."""
 
-    def __init__(self, channel: Channel, pid: int) -> None:
-        super().__init__(channel)
+    def __init__(self, channel: Channel, pid: int, host: str | None = None) -> None:
+        super().__init__()
+        self.channel = channel
         self.id = 0
         self.pid = pid
+        self.host = host
         self.gone = False
         self._first: deque[list[bytearray]] = deque()  # SETUP, then EXEC
         self._meetings: deque[list[bytearray]] = deque()
 
     @property
     def name(self) -> str:
-        """'the parent (pid 4711)'."""
-        return f"the parent (pid {self.pid})"
+        """'the parent (pid 4711)', or 'the parent (pid 4711 on node0)'."""
+        where = "" if self.host is None else f" on {self.host}"
+        return f"the parent (pid {self.pid}{where})"
 
     def send(self, value: object, *, timeout: float | None = None) -> None:
         """Send an object to the parent; returns when the kernel has it."""
         self.push(kinds.OBJECT, serial.dump(value), Deadline(timeout))
 
-    def receive(self, *, timeout: float | None = None) -> Any:
-        """Return the next object that the parent sent."""
-        return serial.load(self._take_from(self.inbox, "send anything", Deadline(timeout)))
+    def receive(self, into: Any = None, wait: bool = True, *, timeout: float | None = None) -> Any:
+        """Return the next object that the parent sent.
+
+        `into`: an array, or a list of them, that what the parent sent is written into and that is returned; type and shape
+        must agree. `wait=False`: None when nothing has come yet; ConnectionError once nothing can come any more.
+        """
+        if into is not None:
+            given.check(into)
+        deadline = given.patience(wait, timeout)
+        if deadline is None:
+            deadline = Deadline(0)
+            with news.changed:
+                if not self.inbox:
+                    self.check_end("send anything")
+                    return None
+        parts = self._take_from(self.inbox, "send anything", deadline)
+        if into is None:
+            return serial.load(parts)
+        try:
+            fillings = given.match(into, serial.load(parts), self.name)
+        except given.MisfitError:
+            with news.changed:
+                self.inbox.appendleft(parts)
+            raise
+        given.fill(fillings)
+        self.channel.use_again(parts)
+        return into
 
     def yield_(self, timeout: float | None = None) -> Any:
         """Wait for the parent's join, tell it that this child was there, and return its message."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+from pynickel.parallel import gpu
+
 _INLINE = 4096  # bytes; below this a part of its own costs more than the copy it saves
 
 
@@ -37,11 +39,15 @@ def dump(value: object) -> list[bytes | memoryview]:
 
 @functools.cache
 def _pickler() -> Any:
-    """Return cloudpickle's class, changed in one point; loaded when first needed."""
+    """Return cloudpickle's class, changed in two points; loaded when first needed."""
     import cloudpickle  # type: ignore[import-untyped]
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table = ChainMap({CodeType: _whole_code}, cloudpickle.Pickler.dispatch_table)
+
+        def reducer_override(self, value: Any) -> Any:
+            carrier = gpu.carrier_of(value)
+            return super().reducer_override(value) if carrier is None else carrier.reduce(value)
 
     return Pickler
 

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from pynickel.parallel import channel as kinds
 from pynickel.parallel import deadline, serial, tree
@@ -32,19 +33,23 @@ class Terminated(SystemExit):
     """SIGTERM: leave in order, so that `finally` and atexit get their turn."""
 
 
-def main(descriptor: int, parent_pid: int, last_words: int) -> None:
+def start(descriptor: int, parent_pid: int, last_words: int) -> NoReturn:
     """Be the child at the other end of this descriptor; last_words is the parent's own stderr, or -1."""
-    _die_with(parent_pid)
+    for ours in (descriptor, last_words):
+        if ours >= 0:
+            os.set_inheritable(ours, False)
+    main(Parent(Channel(socket.socket(fileno=descriptor)), parent_pid), parent_pid, last_words)
+
+
+def main(parent: Parent, starter: int, last_words: int) -> NoReturn:
+    """Be a child of this parent; `starter` is the process whose end is ours, too: the parent, or its stand-in on this machine."""
+    _die_with(starter)
     signal.signal(signal.SIGTERM, _terminate)
     # Ctrl-C is for the parent to answer. It was blocked since before this process began, so none can have come through.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    for ours in (descriptor, last_words):
-        if ours >= 0:
-            os.set_inheritable(ours, False)
     _set_up_output()
-    parent = Parent(Channel(socket.socket(fileno=descriptor)), parent_pid)
-    watcher = Watcher(parent, last_words)
+    watcher = Watcher(parent, starter, last_words)
     watcher.start()
     status = _work(parent)
     watcher.leaving = True
@@ -93,7 +98,7 @@ def _work(parent: Parent) -> int | str | None:
     try:
         _begin(parent)
         serial.run_work(parent.work())
-        tree.close()
+        tree.close(tree.GRACE)
     except Terminated:
         raise
     except SystemExit as leaving:
@@ -142,9 +147,10 @@ def _without_ours(stack: TracebackType | None) -> TracebackType | None:
 class Watcher(threading.Thread):
     """Reads what the parent sends, and ends this process when the parent closes the connection or dies."""
 
-    def __init__(self, parent: Parent, last_words: int) -> None:
+    def __init__(self, parent: Parent, starter: int, last_words: int) -> None:
         super().__init__(name="pynickel.parallel watcher", daemon=True)
         self.parent = parent
+        self.starter = starter
         self.last_words = last_words
         self.leaving = False  # the work is over: the process ends by itself
 
@@ -153,7 +159,7 @@ class Watcher(threading.Thread):
         poll = select.poll()
         poll.register(self.parent.channel, select.POLLIN)
         try:
-            while os.getppid() == self.parent.pid:
+            while os.getppid() == self.starter:
                 if poll.poll(_LOOK_UP):
                     for message in self.parent.channel.arrived():
                         self.parent.take(message)
@@ -163,7 +169,7 @@ class Watcher(threading.Thread):
 
     def _leave(self) -> None:
         self.parent.left()
-        if not self.leaving and _is_ending(self.parent.pid):
+        if not self.leaving and self.last_words >= 0 and _is_ending(self.parent.pid):
             self._tell_end()
         if not self.leaving:
             main = threading.main_thread().ident
@@ -174,8 +180,6 @@ class Watcher(threading.Thread):
 
     def _tell_end(self) -> None:
         """The parent has not closed the connection, it is gone: say so where it would have said it."""
-        if self.last_words < 0:
-            return
         line = f"pynickel.parallel: child {tree.here.id} (pid {os.getpid()}) ends because its parent (pid {self.parent.pid}) has ended\n"
         try:
             os.write(self.last_words, line.encode())
