@@ -17,7 +17,7 @@ from .._nccl import ffi
 from .._nccl import lib as c
 from ..communicator import Communicator
 from ..deadline import checked_timeout, host_seconds
-from ..errors import NCCLError, RendezvousError
+from ..errors import RendezvousError, WaitTimeoutError
 from ..library import Library
 from ..make import LARGEST, as_index, chosen
 from ..unique_id import UniqueId
@@ -96,9 +96,8 @@ def meet(way: ways.Way, row: Row, seconds: float) -> Verdict:
     try:
         log = way.open(row)
     except TimeoutError as error:
-        if isinstance(error, NCCLError):
-            raise
-        raise too_late([row], row.nranks, seconds, str(error)) from error
+        text = f"rank {row.rank} of {row.nranks} did not reach rank 0 within {seconds:g} s: {error}"
+        raise WaitTimeoutError(text, missing=(0,), function="rendezvous.init") from error
     decided = None
     try:
         log.append(row.to_bytes())
