@@ -72,7 +72,7 @@ def test_each_family(env: dict[str, str], expected: Place) -> None:
     ],
 )
 def test_order_of_trust(env: dict[str, str], winner: str) -> None:
-    """With several families the most trusted one gives all values: MPI inside a Slurm job is believed, unless srun itself set its variables."""
+    """The most trusted family gives all values: MPI inside a Slurm job is believed, unless srun itself has set its variables."""
     found = trust.find(None, env)
     assert found.launcher == winner
     alone = trust.find(winner, env)
@@ -80,7 +80,7 @@ def test_order_of_trust(env: dict[str, str], winner: str) -> None:
 
 
 def test_explicit_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """launcher= decides, then PYNICKEL_LAUNCHER; an unknown name lists the known ones; one that is not there says which variables it wants."""
+    """launcher= decides, then PYNICKEL_LAUNCHER; an unknown name lists the known ones, an absent launcher the variables it would set."""
     env = {**SRUN, **TORCHRUN}
     assert trust.find("slurm", env).launcher == "slurm" and trust.find("single", env) == (0, 1, 0, 1, "single")
     assert trust.find(None, {**env, "PYNICKEL_LAUNCHER": "slurm"}).launcher == "slurm"
