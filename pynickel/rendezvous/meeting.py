@@ -17,13 +17,13 @@ from .._nccl import ffi
 from .._nccl import lib as c
 from ..communicator import Communicator
 from ..deadline import checked_timeout, host_seconds
-from ..errors import NCCLError, RendezvousError
+from ..errors import RendezvousError, WaitTimeoutError
 from ..library import Library
 from ..make import LARGEST, as_index, chosen
 from ..unique_id import UniqueId
 from . import devices, trust, ways
 from .launcher import Place
-from .rows import FAILED, GAVE_UP, Row, Verdict, too_late, verdict
+from .rows import FAILED, GAVE_UP, READY, Row, Verdict, intruder, same_process, too_late, verdict
 
 _turns = itertools.count(1)  # rendezvous of this process: all ranks make the same ones in the same order
 _LINGER = 3.0  # seconds that rank 0 stays after a failure, for ranks that are still to come
@@ -55,34 +55,46 @@ def init(
     batch.refuse_in_group("rendezvous.init()")
     until, turn = time.monotonic() + seconds, next(_turns)
     place = trust.find(launcher, os.environ)
-    row, found, reason = introduce(place, library, device)
+    me = Introduction(place, library, device)
     if place.nranks == 1:
-        if found is None:
-            raise reason or RuntimeError("no library")
-        return make(found, [row], until)
-    decided = meet(ways.Way(launcher, place, os.environ, turn, until), row, seconds)
-    if decided.error is not None or found is None:
-        raise decided.error or RendezvousError("no library") from reason
-    return make(found, decided.rows, until, place.rank)
+        if me.library is None:
+            raise me.error or RendezvousError("no library")
+        return make(me.library, [me.row], UniqueId.create(me.library), until)
+    decided = meet(ways.Way(launcher, place, os.environ, turn, until), me, seconds)
+    if decided.error is not None or me.library is None:
+        raise decided.error or RendezvousError("no library") from me.error
+    return make(me.library, decided.rows, UniqueId.fromhex(decided.unique_id), until, place.rank)
 
 
-def introduce(place: Place, library: Any, device: int | None) -> tuple[Row, Library | None, Exception | None]:
-    """What this rank tells the others, rank 0 with a fresh id; where that fails, the failure is what it tells."""
-    row = Row(
-        place.rank, place.nranks, place.launcher, socket.gethostname(), machine(), os.getpid(), local_rank=place.local_rank, device=device
-    )
-    try:
-        found = chosen(library)
-        row = row._replace(
-            kind=found.kind,
-            version=".".join(map(str, found.version)),
-            devices=devices.visible(found),
-            shared_gpu=devices.may_share(os.environ, found.version),
-            unique_id=UniqueId.create(found).hex() if place.rank == 0 else "",
-        )
-    except Exception as error:  # whatever it is, the other ranks must not wait for us
-        return row._replace(what=FAILED, text=f"cannot go on: {type(error).__name__}: {error}"), None, error
-    return row, found, None
+class Introduction:
+    """What this rank tells the others (`row`), and the library that it uses; where something fails, the failure is what it tells."""
+
+    def __init__(self, place: Place, library: Any, device: int | None) -> None:
+        self.library: Library | None = None
+        self.error: Exception | None = None
+        name, pid, local_rank = socket.gethostname(), os.getpid(), place.local_rank
+        self.row = Row(place.rank, place.nranks, place.launcher, name, machine(), pid, local_rank=local_rank, device=device)
+        try:
+            found = self.library = chosen(library)
+            self.row = self.row._replace(
+                kind=found.kind,
+                version=".".join(map(str, found.version)),
+                devices=devices.visible(found),
+                shared_gpu=devices.may_share(os.environ, found.version),
+            )
+        except Exception as error:  # whatever it is, the other ranks must not wait for us
+            self.row = self._failed(error)
+
+    def ready(self) -> Row:
+        """What rank 0 says when all are there: the id, which is not made before, since it takes up room until it is used."""
+        try:
+            return self.row._replace(what=READY, unique_id=UniqueId.create(self.library).hex())
+        except Exception as error:
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Row:
+        self.error = error
+        return self.row._replace(what=FAILED, text=f"cannot go on: {type(error).__name__}: {error}")
 
 
 def machine() -> str:
@@ -91,18 +103,18 @@ def machine() -> str:
         return f"{file.read().strip()}:{os.stat('/proc/self/ns/pid').st_ino}"
 
 
-def meet(way: ways.Way, row: Row, seconds: float) -> Verdict:
+def meet(way: ways.Way, me: Introduction, seconds: float) -> Verdict:
     """All ranks' rows and what follows from them. Whatever ends it early on this rank is told to the others."""
+    row = me.row
     try:
         log = way.open(row)
     except TimeoutError as error:
-        if isinstance(error, NCCLError):
-            raise
-        raise too_late([row], row.nranks, seconds, str(error)) from error
+        text = f"rank {row.rank} of {row.nranks} did not reach rank 0 within {seconds:g} s: {error}"
+        raise WaitTimeoutError(text, missing=(0,), function="rendezvous.init") from error
     decided = None
     try:
         log.append(row.to_bytes())
-        decided = decide(log, row, way.until, seconds)
+        decided = decide(log, me, way.until, seconds)
         return decided
     except BaseException as error:
         log.append(row._replace(what=FAILED, text=f"was stopped while it waited: {type(error).__name__}").to_bytes())
@@ -116,32 +128,41 @@ def meet(way: ways.Way, row: Row, seconds: float) -> Verdict:
             log.close(max(other.nranks for other in decided.rows), min(way.until, time.monotonic() + _LINGER))
 
 
-def decide(log: ways.Log, row: Row, until: float, seconds: float) -> Verdict:
+def decide(log: ways.Log, me: Introduction, until: float, seconds: float) -> Verdict:
     """Wait for rows until they decide; at the end of time say that we go, which decides as well unless the last one has just come."""
-    known, gave_up = 0, False
+    row, known, gave_up, asked = me.row, 0, False, False
     while True:
-        data = log.wait(known, until)
-        try:
-            rows = [Row.from_bytes(one) for one in data]
-        except ValueError as error:
-            raise RendezvousError(str(error)) from error
+        data = list(log.wait(known, until))
+        known = len(data)
+        rows = read(data)
         decided = verdict(rows)
-        if decided is not None:
+        if decided is not None and decided.is_final:
             return decided
-        if gave_up and time.monotonic() >= until:
-            return Verdict(rows or [row], too_late(rows, row.nranks, seconds, "the other ranks do not answer"))
-        if time.monotonic() >= until:
+        if decided is not None and not same_process(row, decided.rows[row.rank]):
+            return Verdict([row], intruder(row, decided.rows))
+        if decided is not None and row.rank == 0 and not asked:
+            asked = True
+            log.append(me.ready().to_bytes())
+        elif time.monotonic() >= until and gave_up:
+            return Verdict(rows or [row], too_late(rows, row.nranks, seconds, "the others do not answer"))
+        elif time.monotonic() >= until:
             gave_up, until = True, time.monotonic() + _LAST_WORD
             log.append(row._replace(what=GAVE_UP, text=f"gave up after {seconds:g} s").to_bytes())
-        known = len(data)
 
 
-def make(found: Library, rows: list[Row], until: float, rank: int = 0) -> Communicator:
+def read(data: list[bytes]) -> list[Row]:
+    """The rows, unless another version of pynickel has written one."""
+    try:
+        return [Row.from_bytes(one) for one in data]
+    except ValueError as error:
+        raise RendezvousError(str(error)) from error
+
+
+def make(found: Library, rows: list[Row], unique_id: UniqueId, until: float, rank: int = 0) -> Communicator:
     """The communicator of these ranks, on the devices that follow from their rows."""
-    own = rows[rank]
-    label = devices.device(own, rows)
+    label = devices.device(rows[rank], rows)
     with init_deadline(found, until - time.monotonic()):
-        return Communicator(len(rows), UniqueId.fromhex(rows[0].unique_id), rank, library=found, device=label)
+        return Communicator(len(rows), unique_id, rank, library=found, device=label)
 
 
 @contextmanager

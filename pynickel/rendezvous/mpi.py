@@ -95,29 +95,36 @@ def carries(launcher: Any, found: Place, env: Environment) -> bool:
 
 
 class MpiLog:
-    """All rows by one exchange among all ranks, so that a rank that cannot go on says so instead of a broadcast that never comes."""
+    """Rows by exchanges among all ranks: first everybody's, so that a rank that cannot go on says so instead of being waited for in a
+    broadcast, then rank 0's last one."""
 
     def __init__(self, comm: Any) -> None:
-        self._comm, self._n = comm, int(comm.Get_size())
+        self._comm, self._n, self._rank = comm, int(comm.Get_size()), int(comm.Get_rank())
         self._steps: Iterator[Any] | None = None
         self._request: Any = None
         self._rows: list[bytes] = []
+        self._done = False  # the second exchange was made
 
     def append(self, row: bytes) -> None:
-        """Give this rank's row; a second one cannot be told, since the others wait for no more than one."""
-        if self._steps is None:
+        """Give this rank's row; while one is on its way no other can follow it, since the others wait for one only."""
+        if self._steps is None and not self._done:
+            self._done = bool(self._rows)
             self._steps = self._exchange(row)
             self._request = next(self._steps)
 
     def wait(self, known: int, until: float) -> list[bytes]:
-        """All rows, or none before all ranks have given theirs."""
-        while self._steps is not None and not self._rows and self._test(until):
+        """All rows, once there are more than `known`, or at time.monotonic() `until`; none before all ranks have given theirs."""
+        if self._rows and known >= len(self._rows) and self._rank != 0:
+            self.append(b"")  # rank 0 alone has something to say
+        while len(self._rows) <= known and self._steps is not None and self._test(until):
             self._request = next(self._steps, None)
+            if self._request is None:
+                self._steps = None
         return self._rows
 
     def close(self, expected: int, until: float) -> None:
         """Wait until all have seen the rows: what comes next blocks in the library, and nobody must be left behind here."""
-        if expected and self._rows:
+        if expected and self._rows and self._steps is None:
             self._request = self._comm.Ibarrier()
             self._test(until)
         elif self._request is not None:
@@ -130,7 +137,7 @@ class MpiLog:
         longest = max(sizes)
         sent, received = bytearray(row.ljust(longest, b"\0")), bytearray(longest * self._n)
         yield self._comm.Iallgather(sent, received)
-        self._rows = [bytes(received[i * longest : i * longest + size]) for i, size in enumerate(sizes)]
+        self._rows += [bytes(received[i * longest : i * longest + size]) for i, size in enumerate(sizes) if size]
 
     def _test(self, until: float) -> bool:
         """Whether the request is done in time; the wait can be interrupted, MPI's own could not."""

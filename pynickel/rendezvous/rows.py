@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ..errors import NCCLError, RendezvousError, WaitTimeoutError
 
-# What a row is about: a rank has come, cannot go on, has waited long enough, or is gone.
-HERE, FAILED, GAVE_UP, GONE = "here", "failed", "gave up", "gone"
+# What a row is about: a rank has come, cannot go on, has waited long enough, or is gone; rank 0 has made the id for all that have come.
+HERE, FAILED, GAVE_UP, GONE, READY = "here", "failed", "gave up", "gone", "ready"
 _LONGEST = 60_000  # bytes of a row
 _LONGEST_TEXT = 4000
 
@@ -42,7 +42,10 @@ class Row(NamedTuple):
     @classmethod
     def from_bytes(cls, data: bytes) -> Row:
         """The row that another rank has sent; ValueError if it is none."""
-        values = json.loads(data) if len(data) <= _LONGEST else None
+        try:
+            values = json.loads(data) if len(data) <= _LONGEST else None
+        except RecursionError:
+            values = None
         if not isinstance(values, list) or len(values) != len(cls._fields):
             raise ValueError("this is no row of a rendezvous; do all ranks use the same version of pynickel?")
         row = cls(*values)
@@ -60,16 +63,25 @@ class Row(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All ranks are there and fit together (then `error` is None), or why not; `rows` in the order of ranks, or of coming."""
+    """All ranks are there and fit together, or why not (`error`); `rows` in the order of ranks, or of coming.
+
+    `unique_id` is empty until rank 0 has made it, which it does when all are there.
+    """
 
     rows: list[Row]
     error: NCCLError | None = None
+    unique_id: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is missing any more."""
+        return self.error is not None or self.unique_id != ""
 
 
 def verdict(rows: Sequence[Row]) -> Verdict | None:
     """What the rows say, in the order in which they came; None while it is not decided.
 
-    The first row that does not fit, or the last that was missing, decides; what comes later changes nothing.
+    The first row that does not fit, or the last that was missing, decides; who comes later changes nothing.
     """
     seen: dict[int, Row] = {}
     for count, row in enumerate(rows, 1):
@@ -79,8 +91,36 @@ def verdict(rows: Sequence[Row]) -> Verdict | None:
         seen[row.rank] = row
         if len(seen) == row.nranks:
             together = [seen[rank] for rank in range(row.nranks)]
-            return Verdict(together, _mismatch(together))
+            mismatch = _mismatch(together)
+            return Verdict(together, mismatch) if mismatch else _ending(together, rows[count:])
     return None
+
+
+def same_process(row: Row, other: Row) -> bool:
+    """Whether two rows are of one process."""
+    return (row.rank, row.host, row.pid) == (other.rank, other.host, other.pid)
+
+
+def intruder(row: Row, rows: Sequence[Row]) -> RendezvousError:
+    """The error for a process that has come as a rank which is there already, after all were there."""
+    hint = "was it started twice, or do two jobs use one address?"
+    return RendezvousError(f"the ranks are complete, and another process is rank {row.rank} of {row.nranks}: {hint}\n{table([*rows, row])}")
+
+
+def _ending(together: list[Row], later: Sequence[Row]) -> Verdict:
+    """What came of it once all were there: the id, or one of them that could not go on after all."""
+    for row in later:
+        if not same_process(row, together[row.rank] if row.rank < len(together) else row):
+            continue
+        if row.what == READY:
+            return Verdict(together, None, row.unique_id)
+        if row.what in (FAILED, GONE):
+            return Verdict(together, _failure(row))
+    return Verdict(together)
+
+
+def _failure(row: Row) -> RendezvousError:
+    return RendezvousError(f"rank {row.rank} of {row.nranks} ({row.host}, pid {row.pid}) {row.text}", rank=row.rank)
 
 
 def missing(rows: Sequence[Row], nranks: int) -> tuple[int, ...]:
@@ -91,9 +131,12 @@ def missing(rows: Sequence[Row], nranks: int) -> tuple[int, ...]:
 def too_late(rows: Sequence[Row], nranks: int, seconds: float, where: str) -> WaitTimeoutError:
     """The error of a deadline."""
     absent = missing(rows, nranks)
-    names = f"rank{'s' * (len(absent) != 1)} {', '.join(map(str, absent[:20]))}{' ...' * (len(absent) > 20)}"
-    text = f"only {nranks - len(absent)} of {nranks} ranks came within {seconds:g} s; missing: {names} ({where})"
+    text = f"only {nranks - len(absent)} of {nranks} ranks came within {seconds:g} s; missing: {_names(absent)} ({where})"
     return WaitTimeoutError(f"{text}\n{table([row for row in rows if row.what == HERE])}", missing=absent, function="rendezvous.init")
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks[:20]))}{' ...' * (len(ranks) > 20)}"
 
 
 def _contradiction(row: Row, seen: dict[int, Row], before: Sequence[Row], known: Sequence[Row]) -> NCCLError | None:
@@ -101,10 +144,10 @@ def _contradiction(row: Row, seen: dict[int, Row], before: Sequence[Row], known:
     came = [other for other in known if other.what == HERE]
     if row.what == GAVE_UP:
         absent = missing(before, row.nranks)
-        text = f"rank {row.rank} {row.text}"
+        text = f"rank {row.rank} of {row.nranks} {row.text}; missing: {_names(absent)}"
         return WaitTimeoutError(f"{text}\n{table(came)}", missing=absent, function="rendezvous.init")
     if row.what in (FAILED, GONE):
-        return RendezvousError(f"rank {row.rank} of {row.nranks} ({row.host}, pid {row.pid}) {row.text}", rank=row.rank)
+        return _failure(row)
     first = next(iter(seen.values()), row)
     if row.nranks != first.nranks:
         return RendezvousError(f"the ranks disagree about their number: {first.nranks} or {row.nranks}?\n{table(came)}")

@@ -163,7 +163,7 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
     `patience`: seconds after which something else that answers there is an error.
     """
     began = time.monotonic()
-    said = "nobody listens there"
+    said = "nobody was asked"
     while True:
         for address in addresses:
             left = until - time.monotonic()
@@ -173,11 +173,11 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
             except BadKeyError as error:
                 raise RendezvousError(f"rank 0 at {address[0]}:{address[1]} has another key than this process: {error}") from error
             except NotOursError as error:
-                said = f"what answers there is no rendezvous of ours ({error})"
+                said = f"what answers at {address[0]}:{address[1]} is not the rendezvous of these ranks ({error})"
                 if patience is not None and time.monotonic() > began + patience:
                     raise TimeoutError(said) from error
             except OSError as error:
-                said = f"nobody listens there ({error})"
+                said = f"nobody answers at {address[0]}:{address[1]} ({error})"
         if time.monotonic() >= until:
             raise TimeoutError(said)
         time.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))

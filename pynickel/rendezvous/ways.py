@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -138,7 +137,7 @@ def is_own(host: str) -> bool:
         for listener in store.listen([host], 0):
             listener.close()
     except OSError as error:
-        if error.errno in (errno.EADDRNOTAVAIL, errno.EINVAL):
+        if error.errno == errno.EADDRNOTAVAIL:
             return False
-        raise RendezvousError(f"rank 0 cannot listen on {host}: {os.strerror(error.errno or 0)}") from error
+        raise RendezvousError(f"rank 0 cannot listen on {host}: {error}") from error
     return True
