@@ -13,6 +13,8 @@ from ..library import get_library
 
 # Each subcommand by name, with the module of this package whose `command` it is; the module is loaded when it is needed.
 SUBCOMMANDS = {
+    "doctor": "doctor.command",
+    "bench": "bench.command",
     "host-lib": "host_lib",
 }
 
