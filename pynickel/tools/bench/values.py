@@ -55,8 +55,7 @@ def reduced(element: DataType, op: str, nranks: int) -> Any:
             return rows.sum(axis=0) / nranks
         total = decode(encode(rows.sum(axis=0), element), element)  # wrapped to the type first
         return np.sign(total) * (np.abs(total) // nranks) if not element.name.startswith("u") else total // nranks
-    fold = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[op]
-    return fold(rows, axis=0)
+    return {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op].reduce(rows, axis=0)
 
 
 def factors(nranks: int) -> Any:
