@@ -15,6 +15,7 @@ from ..library import get_library
 SUBCOMMANDS = {
     "doctor": "doctor.command",
     "bench": "bench.command",
+    "trace": "trace.command",
     "mps": "mps.command",
     "host-lib": "host_lib",
 }
