@@ -29,7 +29,7 @@ HOMES = {
     ],
     "_version": ["__version__"],
 }  # fmt: skip
-MODULES = ["parallel"]  # public modules, there without an import of their own
+MODULES = ["parallel", "rendezvous", "testing", "training"]  # public modules, there without an import of their own
 __all__ = [name for names in HOMES.values() for name in names] + MODULES
 
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 
 from . import parallel as parallel
+from . import rendezvous as rendezvous
+from . import testing as testing
+from . import training as training
 from ._version import __version__ as __version__
 from .batch import group as group
 from .communicator import Communicator as Communicator
@@ -62,3 +65,5 @@ from .memory import empty as empty
 from .memory import mem_alloc as mem_alloc
 from .plan import Plan as Plan
 from .unique_id import UniqueId as UniqueId
+
+MODULES: list[str]

@@ -1,4 +1,5 @@
 """The built extension, the one door to C: ffi for C data, lib for the functions, constants and loader that cdef/ declares."""
+
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
 from typing import Any, TypeVar

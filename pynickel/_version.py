@@ -1,3 +1,4 @@
 """The version of pynickel, written here and nowhere else."""
+
 # SPDX-License-Identifier: Apache-2.0
 __version__ = "0.1.0"

@@ -116,7 +116,9 @@ class LibraryNotFoundError(NCCLError, ImportError):
 
 
 class UnevenBatchesError(NCCLError, ValueError):
-    """The ranks have different numbers of batches."""
+    """The ranks have different numbers of batches; `batches` lists them by rank."""
+
+    batches: tuple[int, ...] | list[int] = ()
 
 
 class NonContiguousError(NCCLError, ValueError):

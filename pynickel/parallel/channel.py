@@ -63,9 +63,7 @@ class Channel:
             else:
                 self._rest = memoryview(step)
 
-    def send(
-        self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline, glance: Callable[[], None]
-    ) -> None:
+    def send(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline, glance: Callable[[], None]) -> None:
         """Hand one message to the kernel; the parts are not copied. `glance` is called now and then while it waits.
 
         BrokenPipeError: the peer is gone. TimeoutError: the peer takes no data.

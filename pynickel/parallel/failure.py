@@ -15,9 +15,7 @@ class ChildError(RuntimeError):
     `exitcode` is its exit code, minus the signal number if one killed it, None while that is not known.
     """
 
-    def __init__(
-        self, text: str, *, id: int = 0, pid: int = 0, traceback: str = "", exitcode: int | None = None
-    ) -> None:
+    def __init__(self, text: str, *, id: int = 0, pid: int = 0, traceback: str = "", exitcode: int | None = None) -> None:
         super().__init__(text)
         self.id = id
         self.pid = pid

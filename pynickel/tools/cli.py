@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "trace": "trace.command",
     "mps": "mps.command",
     "host-lib": "host_lib",
+    "run": "run",
 }
 
 

@@ -1,0 +1,202 @@
+"""The rows of one rendezvous over TCP: rank 0 keeps them in order, every rank gets all. Bytes only, and only for those who have the key.
+
+Both sides prove that they know the key without sending it, and each message carries a mark made with it.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from ..errors import RendezvousError
+from .wire import BadKeyError, Client, NotOursError, Peer, Wire
+
+_PAUSE = 0.05  # seconds between two tries to reach rank 0
+_BUSY_PATIENCE = 2.0  # seconds for what has the port to show that it is ours
+_ANSWER = 5.0  # seconds that whoever answers has for the greeting
+Address = tuple[str, int]
+
+
+class Server:
+    """Rank 0's side: the log itself. It works only while `wait` or `close` runs, and has no thread."""
+
+    def __init__(self, listening: list[socket.socket], key: bytes, turn: int, gone: Callable[[bytes], bytes | None]) -> None:
+        self._rows: list[bytes] = []
+        self._key, self._turn, self._gone = key, turn, gone
+        self._listening = listening
+        self._peers: dict[socket.socket, Peer] = {}
+        self.strangers = 0  # connections with another key
+        self._selector = selectors.DefaultSelector()
+        for listener in listening:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._listening[0].getsockname()[1])
+
+    def append(self, row: bytes) -> None:
+        """Add a row, and send it to everybody who is there."""
+        self._rows.append(row)
+        for peer in list(self._peers.values()):
+            self._feed(peer)
+
+    def wait(self, known: int, until: float) -> list[bytes]:
+        """All rows, once there are more than `known`, or at time.monotonic() `until`."""
+        while len(self._rows) <= known and time.monotonic() < until:
+            self._turn_once(until)
+        return self._rows
+
+    def close(self, expected: int, until: float) -> None:
+        """Stay until `expected` rows have come and all who sent them have seen the log, but not beyond `until`."""
+        try:
+            while (len(self._rows) < expected or any(peer.row is not None for peer in self._peers.values())) and time.monotonic() < until:
+                self._turn_once(until)
+        finally:
+            for known in (*self._peers, *self._listening):
+                known.close()
+            self._peers.clear()
+            self._selector.close()
+
+    def _turn_once(self, until: float) -> None:
+        for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+            ready = key.fileobj
+            if ready in self._listening:
+                self._accept(ready)
+            elif ready in self._peers:
+                self._serve(self._peers[ready])
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            return  # it was gone again
+        peer = Peer(Wire(connection), self._key, self._turn)
+        self._peers[connection] = peer
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._feed(peer)
+
+    def _serve(self, peer: Peer) -> None:
+        """Take what a peer sends, and send what it has not got; a peer that is gone before the end is a row as well."""
+        try:
+            for row in peer.receive():
+                peer.row = row
+                self.append(row)
+            self._feed(peer)
+        except BadKeyError:
+            self.strangers += 1
+            self._drop(peer)
+        except (OSError, EOFError, ValueError):
+            last = None if peer.row is None else self._gone(peer.row)
+            self._drop(peer)
+            if last is not None:
+                self.append(last)
+
+    def _feed(self, peer: Peer) -> None:
+        try:
+            more = peer.send(self._rows)
+        except OSError:
+            more = False  # its end shows when it is read
+        if peer.wire.socket in self._peers:
+            self._selector.modify(peer.wire.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if more else 0))
+
+    def _drop(self, peer: Peer) -> None:
+        connection = peer.wire.socket
+        self._selector.unregister(connection)
+        del self._peers[connection]
+        connection.close()
+
+
+class Guest:
+    """Another rank's side: connected to rank 0's log."""
+
+    def __init__(self, client: Client, where: str) -> None:
+        self._client, self._where = client, where
+        self._rows: list[bytes] = []
+
+    def append(self, row: bytes) -> None:
+        """Send a row to rank 0, which gives it its place."""
+        self._client.send(row)
+
+    def wait(self, known: int, until: float) -> list[bytes]:
+        """All rows, once there are more than `known`, or at time.monotonic() `until`."""
+        while len(self._rows) <= known and time.monotonic() < until:
+            try:
+                self._rows += self._client.receive(until)
+            except (EOFError, OSError, ValueError) as error:
+                raise RendezvousError(
+                    f"rank 0 at {self._where} closed the rendezvous or ended while ranks were missing: {error}"
+                ) from error
+        return self._rows
+
+    def close(self, expected: int, until: float) -> None:
+        """Leave; rank 0 sees by it that this rank has seen the log."""
+        self._client.close()
+
+
+def listen(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Listen on these addresses; port 0 is any free one, the same for all."""
+    listening: list[socket.socket] = []
+    try:
+        for host in hosts:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = socket.socket(family, kind, protocol)
+            listening.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1024)
+    except BaseException:
+        for listener in listening:
+            listener.close()
+        raise
+    return listening
+
+
+def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, patience: float | None = None) -> Guest:
+    """Reach the log of rank 0, which may start later than we do; TimeoutError with the reason when it cannot be had in time.
+
+    `patience`: seconds after which something else that answers there is an error.
+    """
+    began = time.monotonic()
+    said = "nobody listens there"
+    while True:
+        for address in addresses:
+            left = until - time.monotonic()
+            try:
+                client = Client(address, key, turn, min(max(left, 0.01), _ANSWER))
+                return Guest(client, f"{address[0]}:{address[1]}")
+            except BadKeyError as error:
+                raise RendezvousError(f"rank 0 at {address[0]}:{address[1]} has another key than this process: {error}") from error
+            except NotOursError as error:
+                said = f"what answers there is no rendezvous of ours ({error})"
+                if patience is not None and time.monotonic() > began + patience:
+                    raise TimeoutError(said) from error
+            except OSError as error:
+                said = f"nobody listens there ({error})"
+        if time.monotonic() >= until:
+            raise TimeoutError(said)
+        time.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))
+
+
+def serve_or_join(
+    hosts: Sequence[str], port: int, key: bytes, turn: int, until: float, gone: Callable[[bytes], bytes | None]
+) -> Server | Guest:
+    """The log at this port: our own, or, where another process that says it is rank 0 has it, that one's, so that both are told."""
+    try:
+        return Server(listen(hosts, port), key, turn, gone)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise RendezvousError(
+                f"rank 0 cannot listen on {hosts[0]}:{port}: {error}; is MASTER_ADDR an address of its machine?"
+            ) from error
+    try:
+        return connect([(host, port) for host in hosts], key, turn, min(until, time.monotonic() + _BUSY_PATIENCE), _BUSY_PATIENCE / 2)
+    except TimeoutError as error:
+        raise RendezvousError(
+            f"rank 0 cannot listen on port {port}, which another program uses: {error}; choose another MASTER_PORT"
+        ) from error

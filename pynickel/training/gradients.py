@@ -1,0 +1,148 @@
+"""Gradients averaged over all ranks, in place: sum first, then one division by the number of ranks or of samples."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import kinds
+from .buckets import Buckets, buckets_for
+from .kinds import Kind
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+REDUCTIONS = ("mean", "sum")
+
+
+def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence[float] | None = None, *, reduction: str = "mean") -> None:
+    """Every rank's gradients become their average over all ranks, the same bits on every rank.
+
+    `arrays`: gradients as an array, or a list or dict of arrays (NumPy, CuPy or torch), or a torch module or its parameters,
+    whose `.grad` are meant. All ranks pass the same shapes in the same order. `weights`: how many samples are behind this
+    rank's gradients, or a list with the number of each rank; then the result is what one process with all samples has.
+    Without it ranks count alike. `reduction`: what this rank's gradients are of its samples, "mean" or "sum" (as a loss has
+    it); sums are divided by the number of all samples, or of ranks, without being multiplied first.
+
+    A parameter without a gradient (None) counts as zeros if another rank has one, else it keeps None. A module's gradients
+    are afterwards views of a buffer, which the next call for this module overwrites: copy what you want to keep longer.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+    weight, total = checked_weights(comm, weights)
+    owner = arrays if kinds.is_torch(arrays, "Module") else None
+    likes, grads, parameters = collected(arrays, owner)
+    if not likes:
+        return
+    kind = kinds.of(likes)
+    factor = 1.0 if weight is None or reduction == "sum" else weight
+    divisor = comm.nranks if weight is None else total
+    if owner is None and not parameters and divisor is not None and alone(kind, likes):
+        one_array(comm, kind, likes[0], factor, divisor)
+        return
+    buckets = buckets_for(comm, kind, likes, owner)
+    buckets.fill(grads, weight or 0.0, factor)
+    buckets.sum(comm)
+    divide(buckets, summed_weight(buckets) if divisor is None else divisor)
+    if parameters:
+        give_back(buckets, likes, grads, owner is not None)
+    else:
+        for bucket in buckets.buckets:
+            for i, piece in zip(bucket.which, bucket.pieces, strict=True):
+                kind.copy(likes[i], piece)
+
+
+def collected(arrays: Any, owner: Any) -> tuple[list[Any], list[Any], bool]:
+    """What has the gradients' shapes, the gradients, and whether these are the `.grad` of parameters."""
+    if owner is not None:
+        from .torch_arrays import gradient, trained
+
+        likes = trained(owner)
+        return likes, [gradient(parameter) for parameter in likes], True
+    found = kinds.listed(arrays)
+    of_module = [kinds.is_torch(array, "Parameter") for array in found]
+    if any(of_module):
+        if not all(of_module):
+            raise TypeError("arrays holds parameters of torch and plain arrays; average the one and the other by themselves")
+        from .torch_arrays import gradient
+
+        likes = [parameter for parameter in found if parameter.requires_grad]
+        return likes, [gradient(parameter) for parameter in likes], True
+    return found, found, False
+
+
+def checked_weights(comm: Communicator, weights: Any) -> tuple[float | None, float | None]:
+    """This rank's weight, and the sum of all if it is known."""
+    if weights is None:
+        return None, None
+    if isinstance(weights, (str, bytes)) or hasattr(weights, "shape") and weights.shape:
+        raise TypeError(f"weights must be a number of samples or a list with one for each rank, not {weights!r}")
+    if not isinstance(weights, Sequence):
+        return checked_weight(weights), None
+    if len(weights) != comm.nranks:
+        raise ValueError(f"weights has {len(weights)} numbers for {comm.nranks} ranks; give one for each, or only this rank's")
+    numbers = [checked_weight(weight) for weight in weights]
+    return numbers[comm.rank], checked_total(sum(numbers))
+
+
+def checked_weight(weight: Any) -> float:
+    """A number of samples."""
+    if isinstance(weight, bool) or not hasattr(weight, "__float__"):
+        raise TypeError(f"weights must be numbers of samples, not {weight!r}")
+    number = float(weight)
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"weights must be at least 0 and finite, not {number}")
+    return number
+
+
+def checked_total(total: float) -> float:
+    """The number of all samples."""
+    if total <= 0:
+        raise ValueError("weights are 0 on every rank: there is no sample to average over")
+    return total
+
+
+def alone(kind: Kind, likes: list[Any]) -> bool:
+    """Whether there is one array, which the library can sum where it is."""
+    return len(likes) == 1 and kind.dtype(likes[0]) in ("float32", "float64") and kind.is_dense(likes[0])
+
+
+def one_array(comm: Communicator, kind: Kind, array: Any, factor: float, divisor: float) -> None:
+    """The same without a bucket."""
+    kinds.check_side(comm, kind, array)
+    vector = kind.plain(array)
+    if factor != 1.0:
+        vector *= factor
+    comm.all_reduce(vector, stream=kind.stream(kind.place(array)))
+    if divisor != 1:
+        vector /= divisor
+
+
+def summed_weight(buckets: Buckets) -> Any:
+    """The sum of all ranks' weights; on a GPU it stays there, and nobody waits for it."""
+    total = buckets.notes[0]
+    return total if buckets.kind.on_gpu or getattr(total, "is_cuda", False) else checked_total(float(total))
+
+
+def divide(buckets: Buckets, divisor: Any) -> None:
+    """From sums to averages."""
+    if isinstance(divisor, (int, float)) and divisor == 1:
+        return
+    for bucket in buckets.buckets:
+        bucket.flat /= divisor
+
+
+def give_back(buckets: Buckets, likes: list[Any], grads: list[Any], as_views: bool) -> None:
+    """Let the parameters' gradients be the averages; one that no rank has stays None."""
+    nowhere = buckets.nowhere(grads)
+    for bucket in buckets.buckets:
+        for i, piece in zip(bucket.which, bucket.pieces, strict=True):
+            if i in nowhere:
+                continue
+            if as_views and piece.dtype == likes[i].dtype:
+                likes[i].grad = piece
+            elif grads[i] is not None:
+                buckets.kind.copy(grads[i], piece)
+            else:
+                likes[i].grad = piece.to(likes[i].dtype, copy=True)

@@ -1,0 +1,49 @@
+"""Mean and variance over the batches of all ranks together, which batch normalization needs and averaged gradients do not give."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from . import kinds
+
+if TYPE_CHECKING:
+    from ..communicator import Communicator
+
+
+def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...] = 0) -> tuple[Any, Any, float]:
+    """Mean, variance and number of all ranks' values over these axes, as if one process had all of them; the same on every rank.
+
+    `values`: an array of NumPy or CuPy, or a tensor; the axes that are left must have the same lengths on all ranks, and a
+    rank may have none along the others. The variance is the one that normalization divides by (over n, not n - 1). For
+    tensors that need gradients the results carry them across ranks: when every rank calls backward on its own part of the
+    loss, each gets the gradient of the whole.
+    """
+    kind = kinds.of([values])
+    kinds.check_side(comm, kind, values)
+    name = kind.dtype(values)
+    if kinds.summed_in(name) != name:
+        raise TypeError(f"values must be float32 or float64, not {name}; convert them first")
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(one % len(values.shape) for one in axes)
+    own = prod(values.shape[one] for one in axes)
+    count = kind.doubles([values.reshape(-1)[:0]]).sum().reshape(1) + own  # a float64 where the values are
+    number = float(summed(comm, kind, count)[0])
+    if number == 0:
+        raise ValueError(f"no rank has a value along axis {axis}: the shape here is {tuple(values.shape)}")
+    kept = tuple(1 if one in axes else size for one, size in enumerate(values.shape))
+    mean = summed(comm, kind, values.sum(axes)) / number
+    off = values - mean.reshape(kept)
+    return mean, summed(comm, kind, (off * off).sum(axes)) / number, number
+
+
+def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:
+    """The sum over all ranks, as a new array."""
+    if kind.name == "torch":
+        from .torch_functions import SumOverRanks
+
+        return SumOverRanks.apply(array, comm)
+    result = kind.xp.array(array, ndmin=1)
+    comm.all_reduce(result, stream=kind.stream(kind.place(array)))
+    return result.reshape(array.shape)

@@ -1,0 +1,106 @@
+"""torch tensors as the training helpers need them; imported when the first tensor or module comes in."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .kinds import Kind
+
+if TYPE_CHECKING:
+    from ..memory import Memory
+
+
+class Torch(Kind):
+    """Tensors, on the CPU or, not yet run, on a GPU."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.xp = torch
+
+    def dtype(self, array: Any) -> str:
+        """The name of the element type."""
+        return str(array.dtype).removeprefix("torch.")
+
+    def place(self, array: Any) -> Any:
+        """The device."""
+        return array.device
+
+    def size(self, array: Any) -> int:
+        """How many elements."""
+        return int(array.numel())
+
+    def is_dense(self, array: Any) -> bool:
+        """Whether the library can work on it where it is."""
+        return bool(array.is_contiguous())
+
+    def plain(self, array: Any) -> Any:
+        """The tensor without autograd."""
+        return array.detach()
+
+    def flat(self, memory: Memory, dtype: str, place: Any) -> Any:
+        """The whole memory as a vector."""
+        if place.type == "cuda":
+            return torch.as_tensor(memory, device=place).view(getattr(torch, dtype))
+        import numpy
+
+        return torch.from_numpy(numpy.asarray(memory)).view(getattr(torch, dtype))
+
+    def as_complex(self, vector: Any) -> Any:
+        """Pairs as complex numbers."""
+        return torch.view_as_complex(vector.view(-1, 2))
+
+    def pack(self, flat: Any, pieces: Sequence[Any], arrays: Sequence[Any]) -> None:
+        """Copy the tensors in; None is zeros."""
+        if all(array is not None and array.dtype == flat.dtype for array in arrays):
+            if not all(array.data_ptr() == piece.data_ptr() for array, piece in zip(arrays, pieces, strict=True)):
+                torch.cat([array.detach().reshape(-1) for array in arrays], out=flat)
+            return
+        for piece, array in zip(pieces, arrays, strict=True):
+            if array is None:
+                piece.zero_()
+            else:
+                piece.copy_(array.detach())
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Overwrite a tensor."""
+        target.detach().copy_(source)
+
+    def numbers(self, values: Sequence[float], vector: Any) -> None:
+        """Write numbers of the host."""
+        vector.copy_(torch.tensor(values, dtype=vector.dtype))
+
+    def as_bytes(self, array: Any) -> Any:
+        """A dense tensor as a vector of bytes, in the same memory."""
+        return array.detach().reshape(-1).view(torch.uint8)
+
+    def dense_copy(self, array: Any) -> Any:
+        """A copy in C order."""
+        return array.detach().clone(memory_format=torch.contiguous_format)
+
+    def doubles(self, arrays: Sequence[Any]) -> Any:
+        """All tensors behind each other as a new vector of float64; a complex number is two."""
+        parts = [array.detach() for array in arrays]
+        parts = [torch.view_as_real(part.resolve_conj()) if part.is_complex() else part for part in parts]
+        return torch.cat([part.reshape(-1).to(torch.float64) for part in parts] or [torch.zeros(0, dtype=torch.float64)])
+
+    def stream(self, place: Any) -> Any:
+        """The stream on which the tensors are used."""
+        return torch.cuda.current_stream(place) if place.type == "cuda" else None
+
+
+def trained(module: Any) -> list[Any]:
+    """The parameters that have gradients."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def gradient(parameter: Any) -> Any:
+    """A parameter's gradient, which may be None."""
+    grad = parameter.grad
+    if grad is not None and grad.layout != torch.strided:
+        raise TypeError(f"a gradient is {grad.layout}; only dense gradients can be averaged (Embedding(sparse=False) makes them)")
+    return grad

@@ -1,0 +1,64 @@
+"""The training helpers with torch: tensors, modules, optimizers; the ranks' part is in helpers/training_claims.py."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+from helpers import torch_claims
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+Claims = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    """Four ranks have gone through helpers/training_claims.py; raises what went wrong with a claim."""
+    return torch_claims.checker("helpers.training_claims")
+
+
+def test_same_curve(claims: Claims) -> None:
+    """Scenario 77: 1 to 4 ranks have one loss curve up to rounding, with Adam, in float64 and float32; equal bits after each step."""
+    claims("same_curve")
+
+
+def test_module_is_parameters(claims: Claims) -> None:
+    """Scenario 76: uneven shares weighted by samples give one process's gradients, for a module, its parameters, and tensors."""
+    claims("module_is_parameters")
+
+
+def test_no_copy_next_time(claims: Claims) -> None:
+    """Gradients of a module that are zeroed, not dropped, stay in the bucket."""
+    claims("no_copy_next_time")
+
+
+def test_missing_gradients(claims: Claims) -> None:
+    """A gradient that no rank has stays None; one that some have is averaged with zeros."""
+    claims("missing_gradients")
+
+
+def test_narrow_and_complex(claims: Claims) -> None:
+    """float16 and bfloat16 sums neither overflow nor round on the way; integers and sparse gradients are refused by name."""
+    claims("narrow_and_complex")
+
+
+def test_in_step(claims: Claims) -> None:
+    """A broadcast brings parameters and buffers of every type in step."""
+    claims("in_step")
+
+
+def test_batch_statistics(claims: Claims) -> None:
+    """Normalizing with the statistics of all ranks is batch normalization of the whole batch, with its gradients."""
+    claims("batch_statistics")
+
+
+def test_shards(claims: Claims) -> None:
+    """Shares of tensors and data sets."""
+    claims("shards")
+
+
+def test_deep_copies_have_their_own(claims: Claims) -> None:
+    """Each module has its own buckets."""
+    claims("deep_copies_have_their_own")
