@@ -54,7 +54,7 @@ def refused(*words: str) -> str:
 
 
 def test_start_and_stop(machine: StandIns, tmp_path: Path) -> None:
-    """Scenario 78: start sets exclusive mode and runs one daemon, twice is harmless; stop restores the modes and leaves nothing, twice too."""
+    """Scenario 78: start sets exclusive mode and runs one daemon, stop restores the modes and leaves nothing; twice is harmless."""
     out = fine("start")
     assert "GPU 0: compute mode Default -> Exclusive_Process" in out
     assert machine.modes == ["Exclusive_Process"] * 3

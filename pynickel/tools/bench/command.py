@@ -133,7 +133,7 @@ def command(context: click.Context, /, collective: str, **given: Any) -> None:
     peers = chosen_peers(given["compare"])
     from ... import rendezvous
 
-    if rendezvous.launcher() == "single" and (given["ranks"] or 2) > 1:
+    if rendezvous.place().launcher == "single" and (given["ranks"] or 2) > 1:
         context.exit(start_ranks(given["ranks"] or 2))
     try:
         status = measure(settings, given["library"], given["plot"], peers)

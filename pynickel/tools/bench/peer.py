@@ -103,7 +103,7 @@ class Gloo:
         """The mean over ranks."""
         value = self.torch.tensor([seconds], dtype=self.torch.float64)
         self.dist.all_reduce(value)
-        return float(value[0]) / self.nranks
+        return float(value[0]) / float(self.nranks)
 
     def close(self) -> None:
         """Leave the group together."""

@@ -53,7 +53,7 @@ def check(group: Group) -> tuple[bool, str]:
             timeout=CHECK_LIMIT, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return False, f"a client did not get its device within {CHECK_LIMIT:g} s; another user's server may be running, and users take turns"
+        return False, f"a client did not get its device within {CHECK_LIMIT:g} s; another user's server may run, and users take turns"
     return ended.returncode == 0, ended.stdout.strip()
 
 

@@ -47,7 +47,9 @@ def show(found: list[Record], bad: list[int], differences: list[Any], place: Pat
     click.echo(f"{len(found)} calls in {span:.6f} s, {processes} processes, {comms} communicators; timeline: {place}")
     if bad:
         click.echo(f"left out, because they are no records: lines {', '.join(map(str, bad[:10]))}{' ...' if len(bad) > 10 else ''}")
-    click.echo(f"{'operation':20} {'calls':>8} {'bytes':>14} {'time (s)':>10} {'longest (us)':>13} {'waiting (s)':>12} {'failed':>7}  slowest rank")
+    click.echo(
+        f"{'operation':20} {'calls':>8} {'bytes':>14} {'time (s)':>10} {'longest (us)':>13} {'waiting (s)':>12} {'failed':>7}  slowest rank"
+    )
     for line in summary.lines(found):
         click.echo(
             f"{line.operation:20} {line.calls:>8} {line.bytes:>14} {line.seconds:>10.6f} {line.longest * 1e6:>13.1f} {line.waited:>12.6f} "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TEXTS = ("comm", "operation", "type", "op", "path")
 NUMBERS = ("pid", "tid", "rank", "nranks", "call", "count", "root", "bytes", "result")
@@ -45,9 +46,9 @@ def read(path: Path) -> tuple[list[Record], list[int]]:
         for number, line in enumerate(file, 1):
             try:
                 fields = json.loads(line)
-                numbers = {name: int(fields[name]) for name in NUMBERS}
-                texts = {name: str(fields[name]) for name in TEXTS}
-                found.append(Record(float(fields["start"]), float(fields["end"]), **numbers, **texts))
+                values: dict[str, Any] = {name: int(fields[name]) for name in NUMBERS}
+                values |= {name: str(fields[name]) for name in TEXTS}
+                found.append(Record(start=float(fields["start"]), end=float(fields["end"]), **values))
             except (ValueError, KeyError, TypeError):
                 bad.append(number)
     return sorted(found, key=lambda record: record.start), bad

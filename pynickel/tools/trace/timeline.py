@@ -17,8 +17,8 @@ def events(records: Sequence[Record]) -> dict[str, Any]:
     for record in records:
         tracks.setdefault((record.pid, record.tid), set()).add(record.rank)
         arguments = {
-            "communicator": record.comm, "rank": record.rank, "call": record.call, "count": record.count, "type": record.type, "op": record.op,
-            "root": record.root, "bytes": record.bytes, "path": record.path, "result": record.result,
+            "communicator": record.comm, "rank": record.rank, "call": record.call, "count": record.count, "type": record.type,
+            "op": record.op, "root": record.root, "bytes": record.bytes, "path": record.path, "result": record.result,
         }  # fmt: skip
         times = {"ts": (record.start - begin) * 1e6, "dur": (record.end - record.start) * 1e6}
         found.append({"name": record.operation, "cat": "nccl", "ph": "X", **times, "pid": record.pid, "tid": record.tid, "args": arguments})
