@@ -67,13 +67,14 @@ class Bench(click.Command):
             raise Usage(error.format_message(), ctx) from None
 
 
-def listed(given: str, known: Sequence[str], otherwise: str, what: str) -> tuple[str, ...]:
+def listed(given: str, known: Sequence[str], otherwise: str, what: str, aloud: bool) -> tuple[str, ...]:
     """The types or operators that are meant; an unknown one is said and replaced, as nccl-tests does."""
     if given == "all":
         return tuple(known)
     if given in known:
         return (given,)
-    click.echo(f"invalid {what} {given}, using {otherwise}; there are {', '.join(known)}, all", err=True)
+    if aloud:
+        click.echo(f"invalid {what} {given}, using {otherwise}; there are {', '.join(known)}, all", err=True)
     return (otherwise,)
 
 
@@ -129,11 +130,13 @@ def command(context: click.Context, /, collective: str, **given: Any) -> None:
 
     Ends with 0; 7 if values were wrong; 1 to 6 for other failures: internal, CUDA, NCCL, timeout, not available, usage.
     """
-    settings = settings_of(collective, given)
-    peers = chosen_peers(given["compare"])
     from ... import rendezvous
 
-    if rendezvous.place().launcher == "single" and (given["ranks"] or 2) > 1:
+    place = rendezvous.place()
+    starts = place.launcher == "single" and (given["ranks"] or 2) > 1
+    settings = settings_of(collective, given, aloud=place.rank == 0 and not starts)
+    peers = chosen_peers(given["compare"])
+    if starts:
         context.exit(start_ranks(given["ranks"] or 2))
     try:
         status = measure(settings, given["library"], given["plot"], peers)
@@ -145,8 +148,8 @@ def command(context: click.Context, /, collective: str, **given: Any) -> None:
     context.exit(status)
 
 
-def settings_of(collective: str, given: dict[str, Any]) -> Settings:
-    """The options, checked together."""
+def settings_of(collective: str, given: dict[str, Any], aloud: bool) -> Settings:
+    """The options, checked together; what is replaced is said aloud by one process only."""
     from .collectives import COLLECTIVES
 
     if collective not in COLLECTIVES:
@@ -160,8 +163,8 @@ def settings_of(collective: str, given: dict[str, Any]) -> Settings:
         raise Usage(f"-r {root!r} is no rank; give a number, or -1 or all for every rank in turn") from None
     return Settings(
         collective, given["nthreads"], given["minbytes"], given["maxbytes"], given["stepbytes"], given["stepfactor"], given["iters"],
-        given["warmup_iters"], given["agg_iters"], given["run_cycles"], given["check"], listed(given["op"], OPS, "sum", "op"),
-        listed(given["datatype"], list(TYPES), "float", "type"), root, given["average"], given["blocking"], given["local_register"],
+        given["warmup_iters"], given["agg_iters"], given["run_cycles"], given["check"], listed(given["op"], OPS, "sum", "op", aloud),
+        listed(given["datatype"], list(TYPES), "float", "type", aloud), root, given["average"], given["blocking"], given["local_register"],
         given["timeout"] or None, given["output_file"],
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from .sweep import Half, Row
 from .table import Summary
 
 # Nothing else is anybody's business.
-PREFIXES = ("NCCL_", "CUDA_", "PYNICKEL_", "NICKEL_", "OMP_", "OMPI_MCA_", "UCX_", "SLURM_N", "SLURM_J")
+PREFIXES = ("NCCL_", "CUDA_", "PYNICKEL_", "NICKEL_", "OMP_", "OMPI_MCA_", "UCX_", "SLURM_N", "SLURM_JOB_")
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS")
 
 
