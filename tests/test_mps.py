@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -209,3 +210,31 @@ def test_check(machine: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(use, "CHECK_LIMIT", 0.01)
     assert "did not get its device" in refused("check")
     fine("stop")
+
+
+def test_the_old_scripts(machine: StandIns, tmp_path: Path) -> None:
+    """The seven scripts under their old names do what they did: start, environment for shells, stop; two daemons are ambiguous."""
+    folder = Path(__file__).resolve().parents[1] / "examples" / "mps"
+    wrapper = machine.bin / "pynickel"  # the command with this test's directories
+    places_text = f"PIPE_DEFAULT={str(tmp_path / 'pipes')!r}; places.LOG_DEFAULT={str(tmp_path / 'logs')!r}"
+    code = (
+        f"from pynickel.tools.mps import gpus, places; places.{places_text}; places.LONGEST=4000; gpus.nvml=lambda: None; "
+        f"places.default_logs=lambda: places.LOG_DEFAULT; from pynickel.tools.cli import main; main(prog_name='pynickel')"
+    )
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    wrapper.chmod(0o755)
+
+    def shell(text: str) -> subprocess.CompletedProcess[str]:
+        words = ["sh", "-c", text]
+        return subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+
+    assert shell("./init_mps_for_gpus 0,2").returncode == 0 and machine.modes[0] == "Exclusive_Process"
+    ended = shell('. ./set_mps_env; echo "$CUDA_MPS_PIPE_DIRECTORY"')
+    assert ended.stdout == f"{tmp_path}/pipes_0_2\n", ended.stderr
+    ended = shell('set -- 0,2; . ./set_mps_env_for_gpus; echo "$CUDA_VISIBLE_DEVICES"')
+    assert ended.stdout == "GPU-00aa,GPU-22aa\n", ended.stderr
+    assert shell("./init_mps_for_all_gpus").returncode == 0
+    assert "2 daemons run" in shell(". ./set_mps_env").stderr
+    assert "/tmp/nvidia-mps" in shell('. ./set_mps_env_for_all_gpus; echo "$CUDA_MPS_PIPE_DIRECTORY"').stdout
+    assert shell("./stop_mps_for_all_gpus && ./stop_mps_for_gpus 0,2").returncode == 0
+    assert machine.serving() == [] and machine.modes == ["Default", "Exclusive_Process", "Default"]

@@ -95,12 +95,12 @@ class StandIns:
 
     def serving(self) -> list[int]:
         """The pids of daemons that run."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
+        found = {}
+        for process in psutil.process_iter(["cmdline", "ppid"]):
             words = process.info["cmdline"] or []
             if str(self.bin / "nvidia-cuda-mps-control") in words and "--serve" in words:
-                found.append(process.pid)
-        return found
+                found[process.pid] = process.info["ppid"]
+        return [pid for pid, parent in found.items() if parent not in found]  # a shell's child looks like it until it execs
 
 
 @contextmanager
