@@ -78,7 +78,7 @@ static ncclResult_t submit(nh_task task, const ncclCollConfig_t *config)
   if (task.count && (result = check_buffers(&task, name)) != ncclSuccess) return result;
   if (p2p && task.root == task.comm->rank && !nh_grouped())
     return nh_error(ncclInvalidUsage, nickelKindDeadlock, "%s to itself on rank %d: the send and the receive must be in one group", name, task.comm->rank);
-  TRY(nh_fault(task.comm, name));
+  TRY(nh_fault(task.comm, name, &task.corrupt));
   if (p2p) nh_p2p_prepare(&task);
   else nh_collective_prepare(&task);
   return nh_group_note(nh_submit(&task));
@@ -153,7 +153,7 @@ API(ncclResult_t, ncclPutSignal, const void *local, size_t count, ncclDataType_t
   ENSURE(datatype >= 0 && datatype < ncclNumTypes, "ncclPutSignal: data type %d is unknown, must be 0 to %d", datatype, ncclNumTypes - 1);
   ENSURE(!count || (local && window), "ncclPutSignal: the %s is NULL, with count %zu", local ? "window" : "local buffer", count);
   ENSURE(count <= SIZE_MAX / 8, "ncclPutSignal: count %zu is more than memory can hold", count);
-  TRY(nh_fault(comm, "ncclPutSignal"));
+  TRY(nh_fault(comm, "ncclPutSignal", &(bool){false})); /* what it puts is not this rank's to spoil */
   return nh_group_note(nh_put(comm, local, count * nh_type_size(datatype), peer, window, offset, index));
 }
 
@@ -162,7 +162,7 @@ API(ncclResult_t, ncclSignal, int peer, int index, int context, unsigned int fla
   (void)stream;
   ncclResult_t result = check_signal(comm, "ncclSignal", peer, index, context, flags);
   if (result != ncclSuccess) return result;
-  TRY(nh_fault(comm, "ncclSignal"));
+  TRY(nh_fault(comm, "ncclSignal", &(bool){false}));
   return nh_group_note(nh_put(comm, NULL, 0, peer, NULL, 0, index));
 }
 
@@ -176,6 +176,6 @@ API(ncclResult_t, ncclWaitSignal, int n, ncclWaitSignalDesc_t *descriptions, ncc
     if (result != ncclSuccess) return result;
     ENSURE(descriptions[i].opCnt > 0, "ncclWaitSignal: description %d waits for %d signals, must be 1 or more", i, descriptions[i].opCnt);
   }
-  TRY(nh_fault(comm, "ncclWaitSignal"));
+  TRY(nh_fault(comm, "ncclWaitSignal", &(bool){false}));
   return nh_group_note(nh_wait_signals(comm, n, descriptions));
 }

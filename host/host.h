@@ -215,7 +215,8 @@ ncclResult_t nh_check_call_config(const ncclCollConfig_t *config, const char *fu
 /* trace.c, fault.c, log.c: NICKEL_TRACE, NICKEL_FAULT, NCCL_DEBUG */
 bool nh_tracing(void);
 void nh_trace(nh_task *task);
-ncclResult_t nh_fault(ncclComm_t comm, const char *call);         /* may wait, may not return */
+ncclResult_t nh_fault(ncclComm_t comm, const char *call, bool *corrupt);  /* may wait, may not return; sets *corrupt if the result is to be wrong */
+void nh_fault_corrupt(nh_task *task);    /* makes it so, after the call */
 void nh_log_reset(void);                                           /* reads NCCL_DEBUG anew */
 void nh_info(int device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void nh_warn(int device, const char *format, ...) __attribute__((format(printf, 2, 3)));

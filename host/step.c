@@ -69,6 +69,7 @@ static void finish(nh_loop *loop, nh_task *task, ncclResult_t result)
 {
   if (result != ncclSuccess) note_error(loop, task);
   task->result = result;
+  if (task->corrupt && result == ncclSuccess) nh_fault_corrupt(task);
   nh_trace(task);
   if (loop->published) nh_wait_over(task);
   if (!loop->asleep) nh_left(loop->tasks, task);

@@ -103,6 +103,7 @@ struct nh_task {
   size_t count;
   int type, redop, root;        /* root is the peer for send and recv */
   uint64_t seq, round;          /* round: the message's number for send and recv */
+  bool corrupt;                 /* NICKEL_FAULT wants a wrong result */
   uint64_t pieces, filled, reduced, drained;
   size_t piece_count;           /* elements per piece */
   int known[NH_COUNTERS];       /* ranks below it are known to have reached the next piece */

@@ -4,8 +4,9 @@ Nothing is started, and MPI is not touched, before `init` is called.
 """
 # SPDX-License-Identifier: Apache-2.0
 
+from .exchange import exchange
 from .launcher import Place
 from .meeting import init
 from .trust import place
 
-__all__ = ["Place", "init", "place"]
+__all__ = ["Place", "exchange", "init", "place"]

@@ -13,6 +13,10 @@ from ..library import get_library
 
 # Each subcommand by name, with the module of this package whose `command` it is; the module is loaded when it is needed.
 SUBCOMMANDS = {
+    "doctor": "doctor.command",
+    "bench": "bench.command",
+    "trace": "trace.command",
+    "mps": "mps.command",
     "host-lib": "host_lib",
     "run": "run",
 }

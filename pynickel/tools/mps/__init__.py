@@ -1,0 +1,2 @@
+"""NVIDIA's Multi-Process Service: its daemons, their directories, and `pynickel mps`."""
+# SPDX-License-Identifier: Apache-2.0
