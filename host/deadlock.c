@@ -112,7 +112,7 @@ static bool waits_in_message(ncclComm_t comm, int rank, nh_wait wait)
   bool sends = wait.kind - 1 == NH_SEND;
   nh_pair *pair = nh_pair_at(comm->head, comm->nranks, sends ? rank : wait.peer, sends ? wait.peer : rank);
   if (wait.phase == NH_POSTED) return nh_pair_posted(pair, sends, wait.number) && !nh_pair_posted(pair, !sends, wait.number);
-  if (wait.phase == NH_DIRECT_END) return !nh_pair_is_copied(pair, wait.number);
+  if (wait.phase == NH_DIRECT_END) return !nh_pair_has_copied(pair, !sends, wait.number);
   return nh_pair_pieces(pair, !sends) < wait.number;
 }
 
