@@ -114,8 +114,9 @@ class BuildExtension(build_ext):
                 replace(folder / name, content)
 
 
-setup(
-    cffi_modules=["cdef/build.py:ffibuilder"],
-    cmdclass={"build_ext": BuildExtension},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
-)
+if __name__ == "__main__":  # tests build the CPU library alone
+    setup(
+        cffi_modules=["cdef/build.py:ffibuilder"],
+        cmdclass={"build_ext": BuildExtension},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )

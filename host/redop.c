@@ -19,8 +19,9 @@ static int number_of(ncclComm_t comm, int place)
 
 static nh_user_op *at(ncclComm_t comm, int op)
 {
-  int place = (op - number_of(comm, 0));
-  if (op < ncclNumOps || place < 0 || place >= comm->nops || !comm->ops[place].used) return NULL;
+  if (op < ncclNumOps) return NULL;
+  int place = op - number_of(comm, 0);
+  if (place < 0 || place >= comm->nops || !comm->ops[place].used) return NULL;
   return &comm->ops[place];
 }
 
