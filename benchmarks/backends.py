@@ -19,6 +19,8 @@ OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send_r
 class Nickel:
     """pynickel: by a communicator's methods, by a plan, or by the C functions of `pynickel.lib`."""
 
+    gives_codes = True  # a call that returns a number has failed, unless it is 0
+
     def __init__(self, rank: int, nranks: int, exchange: Callable[[bytes | None], bytes]) -> None:
         import pynickel
 
@@ -84,6 +86,7 @@ class Nickel:
 class Mpi:
     """An MPI library under mpi4py."""
 
+    gives_codes = False
     apis = ("methods",)
 
     def __init__(self, rank: int, nranks: int, exchange: Callable[[bytes | None], bytes]) -> None:
@@ -118,6 +121,7 @@ class Mpi:
 class Gloo:
     """torch.distributed with gloo."""
 
+    gives_codes = False
     apis = ("methods",)
 
     def __init__(self, rank: int, nranks: int, exchange: Callable[[bytes | None], bytes]) -> None:
@@ -128,9 +132,7 @@ class Gloo:
         self.torch, self.distributed = torch, distributed
         self.rank, self.nranks = rank, nranks
         store = os.environ["BENCHMARK_STORE"]
-        distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=nranks, timeout=timedelta(seconds=60)
-        )
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=nranks, timeout=timedelta(seconds=60))
         self.barrier = distributed.barrier
         self.version = f"gloo of torch {torch.__version__}"
 

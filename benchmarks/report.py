@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 MPI = ("Open MPI", "MPICH")
+COMPARED = ("empty", "empty plan", "plain", "plain plan")  # columns of pynickel that get a ratio
 EVERY = 0  # size
 # What is promised of an all-reduce: ranks, our column, whom it is compared with, and by size how many times as fast it must be.
 TARGETS: list[tuple[int, str, Sequence[str], dict[int, float]]] = [
@@ -46,6 +49,11 @@ class Cell:
     quartiles: tuple[float, float] = (0.0, 0.0)
     calls: int = 0
 
+    @property
+    def key(self) -> tuple[int, str, int, str]:
+        """No other cell of a table is in its place."""
+        return self.nranks, self.operation, self.size, self.label
+
     def finish(self) -> None:
         """From the times of all calls, in nanoseconds, to microseconds."""
         self.calls = len(self.times)
@@ -77,24 +85,24 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def write_table(cells: Sequence[Cell], out: TextIO, others: str = "") -> None:
-    """A block for each number of ranks and operation: microseconds, then ratios to the better of Open MPI and MPICH."""
-    labels = list(dict.fromkeys(cell.label for cell in cells))
+def write_table(cells: Sequence[Cell], out: TextIO, machine: str) -> None:
+    """A block for each number of ranks and operation: microseconds, then ratios to the better of Open MPI and MPICH, and to gloo."""
     for nranks, operation in dict.fromkeys((cell.nranks, cell.operation) for cell in cells):
         block = [cell for cell in cells if (cell.nranks, cell.operation) == (nranks, operation)]
+        labels = list(dict.fromkeys(cell.label for cell in block))
+        compared = [label for label in COMPARED if label in labels]
         out.write(f"\n{operation}, {nranks} ranks, float32: median microseconds; x: times as fast as the better of {' and '.join(MPI)}\n")
-        rows = [["size", *labels, "x empty", "x plain", "x gloo", "path empty/plain"]]
+        rows = [["size", *labels, *(f"x {label}" for label in compared), "x gloo", "path empty/plain"]]
         for size in sorted({cell.size for cell in block}):
             row = {cell.label: cell for cell in block if cell.size == size}
             medians = {label: row[label].median if label in row else None for label in labels}
             best = fastest(row, MPI)
-            empty, plain, gloo = (medians.get(name) for name in ("empty", "plain", "gloo"))
-            ratios = [ratio(best, empty), ratio(best, plain), ratio(gloo, empty)]
+            ratios = [*(ratio(best, medians[label]) for label in compared), ratio(medians.get("gloo"), medians.get("plain"))]
             paths = "/".join(row[label].path or "-" for label in ("empty", "plain") if label in row)
             rows.append([short(size), *(figure(medians[label]) for label in labels), *(figure(one) for one in ratios), paths])
         write_rows(rows, out)
-    out.write("\n" + "".join(f"{line}\n" for line in judged(cells)))
-    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine()}{others}\n")
+    out.write("\n" + "".join(f"{line}\n" for line in [*judged(cells), *behind(cells)]))
+    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine}\n")
 
 
 def write_rows(rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -138,6 +146,23 @@ def judged(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
+def behind(cells: Sequence[Cell]) -> list[str]:
+    """Where some peer, whichever it is, was faster: how many times as fast as the fastest of them pynickel was."""
+    lines = []
+    for nranks, operation in dict.fromkeys((cell.nranks, cell.operation) for cell in cells):
+        block = [cell for cell in cells if (cell.nranks, cell.operation) == (nranks, operation)]
+        told = []
+        for size in sorted({cell.size for cell in block}):
+            theirs = min((cell for cell in block if cell.size == size and not cell.ours), key=lambda cell: cell.median, default=None)
+            ours = [cell for cell in block if cell.size == size and cell.label in COMPARED]
+            slower = [f"{cell.label} {theirs.median / cell.median:.2f}" for cell in ours if theirs and theirs.median < cell.median]
+            if theirs and slower:
+                told.append(f"{short(size)} {', '.join(slower)} of {theirs.peer}")
+        if told:
+            lines.append(f"slower than a peer, {operation}, {nranks} ranks: {'; '.join(told)}")
+    return lines
+
+
 def machine() -> str:
     """Where it was measured."""
     model = platform.machine()
@@ -162,9 +187,26 @@ def busy(seconds: float = 0.3) -> float:
     return max(0.0, (os.cpu_count() or 1) - (idle() - before) / (time.monotonic() - begun))
 
 
-def as_json(cells: Sequence[Cell], busy_cores: float) -> dict[str, Any]:
+def as_json(cells: Sequence[Cell], machine: str) -> dict[str, Any]:
     """All figures."""
-    return {"machine": machine(), "busy_cores_before": round(busy_cores, 2), "cells": [as_record(cell) for cell in cells]}
+    return {"machine": machine, "cells": [as_record(cell) for cell in cells]}
+
+
+def from_json(paths: Sequence[Path]) -> tuple[list[Cell], str]:
+    """The figures of several runs as those of one, the later ones in place of the earlier, and the machines."""
+    found = [json.loads(path.read_text()) for path in paths]
+    cells = {cell.key: cell for run in found for cell in map(from_record, run["cells"])}
+    return sorted(cells.values(), key=lambda cell: cell.nranks), " / ".join(dict.fromkeys(run["machine"] for run in found))
+
+
+def from_record(record: dict[str, Any]) -> Cell:
+    """A cell as `as_record` has written it."""
+    ours = "api" in record
+    place = [record[name] for name in ("nranks", "operation", "bytes", "library", "version")]
+    cell = Cell(*place, record.get("memory", "plain"), record.get("api", "methods"), ours, record.get("path", ""))
+    cell.median, cell.calls = record["median_us"], record["calls"]
+    cell.quartiles = tuple(record["quartiles_us"])
+    return cell
 
 
 def as_record(cell: Cell) -> dict[str, Any]:

@@ -48,9 +48,7 @@ class Session:
                     # Not in a session of its own: Linux hands a core over within a session (autogroup), so ranks of several would be
                     # worse off than those of a launcher.
                     self.processes.append(
-                        subprocess.Popen(
-                            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=os.setpgrp
-                        )
+                        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, preexec_fn=os.setpgrp)
                     )
             self.meet(listener)
         except BaseException:
@@ -108,9 +106,9 @@ class Session:
         """Nanoseconds of each call, as the slowest rank had it, and the seconds of the whole job."""
         self.tell(**job)
         answers = self.hear()
-        for answer in answers:
-            if "error" in answer:
-                raise SessionError(f"{self.peer.title}, {self.nranks} ranks: {answer['error']}", fatal=False)
+        errors = dict.fromkeys(answer["error"] for answer in answers if "error" in answer)
+        if errors:
+            raise SessionError(f"{self.peer.title}, {self.nranks} ranks: {'; '.join(errors)}", fatal=False)
         return [max(times) for times in zip(*(answer["times"] for answer in answers), strict=True)], max(
             answer["seconds"] for answer in answers
         )

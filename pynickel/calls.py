@@ -53,6 +53,8 @@ class Calls(Ending):
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""
+        if stream is None:
+            return 0
         handle = as_stream(stream)
         if handle == PER_THREAD and not self._blocking:
             raise ValueError(
