@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,6 +42,26 @@ def check() -> None:
     if not header.is_file():
         sys.exit(f"pynickel needs Python's C headers to build and {header} is missing: "
                  "install python3-dev (Debian, Ubuntu) or python3-devel (Fedora, openSUSE).")
+    if words := complaint(command):
+        sys.exit(f"pynickel needs a C compiler that works, and {shlex.join(command)} cannot build a small C11 library ({words}): "
+                 "install gcc and the C library's headers (Debian, Ubuntu: build-essential; Fedora: gcc and glibc-devel).")
+
+
+def complaint(command: list[str]) -> str:
+    """Why the compiler cannot do what it will be asked for: its own first error in one line, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "small.c")
+        source.write_text("#include <pthread.h>\n#include <stdatomic.h>\n#include <stdio.h>\natomic_int pn_small;\n")
+        try:
+            flags = ["-std=gnu11", "-fPIC", "-pthread", "-shared", "-o", str(source.with_suffix(".so"))]
+            done = subprocess.run([*command, *flags, str(source)],
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=60)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = (done.stderr + done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+    return next((line for line in lines if "error" in line), lines[0]).strip()
 
 
 check()

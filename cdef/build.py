@@ -257,7 +257,7 @@ def source(headers: Headers) -> str:
     constants = [f'  {{"{name}", "{since}"}},' for name, since in headers.constants.items()]
     fields = [f'  {{"{owner}", "{field}", "{since}"}},' for owner, field, since in headers.fields]
     return "\n".join([
-        '#include "all.h"', '#include "nickel.h"', '#include "plan.h"',
+        '#include "all.h"', '#include "nickel.h"', '#include "plan.h"', '#include "arguments.h"',
         "const pn_symbol pn_symbols[] = {", *symbols, "  {NULL, NULL}", "};",
         f"const int pn_symbols_length = {len(symbols)};",
         "const pn_symbol pn_constants[] = {", *constants, "  {NULL, NULL}", "};",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ffi = _nccl.ffi
 FUNCTION = type(_nccl.lib.pn_generation)
+WITHOUT_ARGUMENTS = ("ncclGroupStart", "ncclGroupEnd", "ncclResetDebugInit", "ncclParamDumpAll")
 
 
 @cache
@@ -29,8 +30,7 @@ class Functions:
     def __init__(self, library: Library) -> None:
         for name, value in c_api().items():
             if isinstance(value, FUNCTION):
-                # A bound method passes the table along faster than partial does.
-                value = MethodType(value, library.table) if library.has(name) else partial(_missing, library, name)
+                value = _bound(value, library.table) if library.has(name) else partial(_missing, library, name)
             self.__dict__[name] = value
 
 
@@ -54,6 +54,18 @@ class DefaultFunctions(Functions):
 
     def __dir__(self) -> list[str]:
         return list(c_api())
+
+
+def _bound(function: Any, table: Any) -> Any:
+    """The function with its library's table. A bound method passes it along faster than partial does."""
+    if function.__name__ not in WITHOUT_ARGUMENTS:
+        return MethodType(function, table)
+
+    def call() -> Any:  # Python itself counts the arguments of these, and would count the table
+        return function(table)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
 
 
 def _missing(library: Library, name: str, *args: Any) -> NoReturn:

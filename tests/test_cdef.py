@@ -6,6 +6,7 @@ import csv
 import re
 import runpy
 import shutil
+import sysconfig
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_initial_value(struct: str) -> None:
 @pytest.mark.parametrize("header", C_HEADERS, ids=lambda p: p.name)
 def test_header_compiles_alone(header: Path) -> None:
     """A header needs no other to be included before it, and draws no warning."""
-    compile_c(header, "-std=c11", *STRICT, "-fsyntax-only")
+    compile_c(header, "-std=c11", *STRICT, "-fsyntax-only", "-isystem", sysconfig.get_path("include"))
 
 
 @pytest.mark.parametrize("name", ["loader", "plan"])

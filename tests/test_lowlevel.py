@@ -12,6 +12,7 @@ import pytest
 from helpers.c import compile_c
 
 import pynickel
+from cdef.build import Headers
 from pynickel import ffi, lib
 
 
@@ -69,3 +70,14 @@ def test_check() -> None:
     assert pynickel.check(lib.ncclSuccess) is None and pynickel.check(lib.ncclInProgress) is None
     with pytest.raises(pynickel.InvalidArgumentError, match="ncclCommCount failed with ncclInvalidArgument .4."):
         pynickel.check(lib.ncclCommCount(ffi.NULL, ffi.NULL), "ncclCommCount")
+
+
+def test_wrong_number_of_arguments() -> None:
+    """A call with too few or too many arguments is told how many the C function takes and how many it was given."""
+    library = pynickel.load("host")
+    for function in (f for f in Headers().functions if library.has(f.name)):
+        call, count = getattr(library.lib, function.name), len(function.params)
+        for given in {0, count - 1, count + 1} - {count, -1}:
+            with pytest.raises(TypeError, match=rf"^{function.name}(\(\))? takes {count} (positional )?arguments.*\b{given} "):
+                call(*[0] * given)
+                pytest.fail(function.name)

@@ -37,10 +37,13 @@ def setup(patch: str = "pass", **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("patch", "env", "words"), [
     ("pass", {"CC": "/nonexistent/cc"}, ["C compiler", "CC=/nonexistent/cc", "install gcc"]),
     ("pass", {"PATH": "/nonexistent"}, ["C compiler", "install gcc"]),
+    ("pass", {"CC": "false"}, ["C compiler that works", "false cannot build", "exit status 1", "build-essential"]),
+    ("pass", {"CC": "gcc -nostdinc"}, ["C compiler that works", "pthread.h", "glibc-devel"]),
+    ("pass", {"CC": sys.executable}, ["C compiler that works", "install gcc"]),
     (NO_HEADERS, {}, ["/nonexistent/Python.h", "python3-dev", "python3-devel"]),
     ("sys.platform = 'darwin'", {}, ["Linux", "WSL2", "darwin"]),
     ("sys.platform = 'win32'", {}, ["Linux", "WSL2", "win32"]),
-], ids=["no such CC", "no compiler", "no Python.h", "macOS", "Windows"])
+], ids=["no such CC", "no compiler", "CC fails", "no headers", "CC is no compiler", "no Python.h", "macOS", "Windows"])
 def test_missing_requirement(patch: str, env: dict[str, str], words: list[str]) -> None:
     """Without what building needs setup.py ends with status 1 and one sentence that says what to install, and nothing else."""
     done = setup(patch, **env)
