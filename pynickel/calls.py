@@ -10,9 +10,10 @@ from typing import Any
 from . import make
 from ._nccl import lib
 from .batch import Operation, name_of, open_groups
+from .buffer import Element
 from .config import CollConfig
 from .ending import Ending
-from .enums import DataType, as_op
+from .enums import Pairs, RedOp, as_op
 from .errors import NotAvailableError
 from .redop import PreMulSum
 from .stream import PER_THREAD, as_stream
@@ -66,6 +67,10 @@ class Calls(Ending):
             return rank
         return make.checked_rank(rank, self._nranks, name)
 
-    def _op(self, op: Any, element: DataType) -> int:
+    def _op(self, op: Any, element: Element) -> int:
         """The number of a reduction for elements of that type."""
+        if isinstance(element, Pairs):
+            if isinstance(op, PreMulSum) or as_op(op) != RedOp.SUM:
+                raise ValueError(f"op {op!r} is not for {element.name}: NCCL takes complex numbers as pairs of reals; only SUM is right so")
+            return RedOp.SUM
         return op._number(self, element) if isinstance(op, PreMulSum) else as_op(op)
