@@ -89,7 +89,7 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any
                 r = recv.data_ptr()
                 nbytes = size * ITEMSIZE[element]
                 if r - nbytes >= s or s >= r + nbytes or s == r:
-                    return s, r, size, element, (send.untyped_storage(), recv.untyped_storage())
+                    return s, r, size, element, None
         except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
             pass
     return pair(memory, send, recv, count, dtype, 1, 1, 0, stream)
@@ -164,6 +164,13 @@ def look(obj: Any, name: str, writable: bool, memory: str, stream: Any = None) -
 
         driver.order(view.after, as_stream(stream))
     return view
+
+
+def held(keep: Any) -> Any:
+    """What a call that goes on after its return keeps: of tensors the memory, too, for they may be given another."""
+    if not tensors or not isinstance(keep, tuple):
+        return keep
+    return keep, [obj.untyped_storage() for obj in keep if type(obj) in tensors]
 
 
 def remember(obj: Any, view: View) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from . import make
 from ._nccl import lib
 from .batch import Operation, name_of, open_groups
-from .buffer import Element
+from .buffer import Element, held
 from .config import CollConfig
 from .ending import Ending
 from .enums import Pairs, RedOp, as_op
@@ -36,7 +36,7 @@ class Calls(Ending):
         if config is not None:
             call, args, keep = self._configured(call, args, keep, config)
         if open_groups and (queue := open_groups.get(get_ident())) is not None:
-            queue.add(Operation(self, call, args, keep))
+            queue.add(Operation(self, call, args, held(keep)))
         elif code := call(self._guard, *args):
             self._after(code, call, args, keep)
 
@@ -50,7 +50,7 @@ class Calls(Ending):
             )
         configured = CONFIGURED[call]
         struct = config.struct(self.library, name_of(configured))
-        return configured, (*args, struct), (keep, struct)
+        return configured, (*args, struct), (held(keep), struct)
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""

@@ -10,7 +10,7 @@ from typing import Any
 from . import _nccl, batch, make, p2p
 from ._nccl import ffi
 from .batch import Operation, open_groups
-from .buffer import MOST, Element, alike, check_apart, pair, single, tensors, torch_dtypes
+from .buffer import MOST, alike, check_apart, pair, single, tensors, torch_dtypes
 from .config import CollConfig, Config
 from .deadline import checked_timeout
 from .enums import DataType, RedOp, uint8
@@ -131,7 +131,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: n each. (ncclAllReduce)
         """
-        t: Element
+        t: Any
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
             and send and recv and count <= MOST
@@ -141,11 +141,11 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
             keep = None
         elif recv is None:
             if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                tensors and type(send) in tensors and send.is_cpu and not send.requires_grad and send.dtype in torch_dtypes
-                and send.is_contiguous() and (n := send.numel()) > 1 and count is dtype is None
-                and self._blocking and self._memory is not DEVICE and not open_groups
+                type(send) in tensors and send.is_cpu and (t := torch_dtypes.get(send.dtype)) is not None and not send.requires_grad
+                and send.is_contiguous() and (n := send.numel()) > 1 and count is dtype is None and self._memory is not DEVICE
             ):  # fmt: skip
-                s, t, keep = send.data_ptr(), torch_dtypes[send.dtype], None
+                s = send.data_ptr()
+                keep = None
             else:
                 s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
             r, recv = s, send

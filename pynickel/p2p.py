@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._nccl import lib
 from .batch import Operation
-from .buffer import Element
+from .buffer import Element, held
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -17,7 +17,7 @@ class Parts:
     """Sends and receives of equal parts of two buffers, to be started together; a rank's message to itself is one of them."""
 
     def __init__(self, comm: Communicator, count: int, dtype: Element, stream: int, keep: Any) -> None:
-        self.comm, self.count, self.dtype, self.stream, self.keep = comm, count, dtype, stream, keep
+        self.comm, self.count, self.dtype, self.stream, self.keep = comm, count, dtype, stream, held(keep)
         self.operations: list[Operation] = []
 
     def add(self, call: Any, buffer: int, part: int, peer: int) -> None:
