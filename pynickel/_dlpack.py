@@ -14,7 +14,9 @@ DEVICES = {1: (HOST, "host memory"), 2: (DEVICE, "memory of a CUDA device"), 3: 
            10: (DEVICE, "memory of a ROCm device"), 11: (BOTH, "pinned host memory"), 13: (BOTH, "managed memory")}  # fmt: skip
 KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
 NARROW = {(4, 16): "bfloat16", (10, 8): "float8e4m3", (12, 8): "float8e5m2"}
-ANY_STREAM = -1  # "do not synchronize": NCCL orders its work on the caller's stream
+CUDA, ROCM = (2, 13), 10
+LEGACY = 1  # CUDA's default stream; 0 is not allowed there, for it could mean two streams
+NO_ORDER = -1
 READ_ONLY, COPIED = 1, 2
 
 
@@ -41,9 +43,12 @@ get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
 
-def read(obj: Any, name: str, writable: bool) -> View:
-    """The memory in the capsule. It is not consumed: kept, it keeps the memory; dropped, it gives it back by itself."""
-    capsule = capsule_of(obj)
+def read(obj: Any, name: str, writable: bool, stream: int | None = None) -> View:
+    """The memory in the capsule. It is not consumed: kept, it keeps the memory; dropped, it gives it back by itself.
+
+    The producer makes `stream` wait for its own work on the memory; None asks for no such order.
+    """
+    capsule = capsule_of(obj, name, stream)
     tensor, flags = unpack(capsule, name)
     if writable and flags & (READ_ONLY | COPIED):
         raise read_only(name, obj)
@@ -58,23 +63,42 @@ def read(obj: Any, name: str, writable: bool) -> View:
     return View(address, prod(shape) * itemsize, dtype_of(tensor), raw=raw, keep=capsule, where=where, place=place)
 
 
-def capsule_of(obj: Any) -> Any:
-    """The newest form that the producer knows."""
-    device_type, _ = obj.__dlpack_device__()
-    stream = {} if device_type == CPU else {"stream": ANY_STREAM}
+def capsule_of(obj: Any, name: str, stream: int | None) -> Any:
+    """The newest form that the producer knows, of the memory where it is, without a copy."""
+    if not hasattr(obj, "__dlpack_device__"):
+        raise TypeError(f"{name} ({type(obj).__name__}) has __dlpack__ but no __dlpack_device__; both belong to DLPack")
+    device = obj.__dlpack_device__()
+    order = stream_for(device[0], stream)
+    forms: list[dict[str, Any]] = [{"max_version": (1, 0), "dl_device": device, "copy": False}, {"max_version": (1, 0)}]
     try:
-        return obj.__dlpack__(max_version=(1, 0), **stream)
-    except TypeError:
-        return obj.__dlpack__(**stream)
+        for form in forms:
+            try:
+                return obj.__dlpack__(**form, **order)
+            except TypeError:  # an older producer does not know these arguments
+                continue
+        return obj.__dlpack__(**order)
+    except BufferError as error:
+        raise ValueError(f"{name} ({type(obj).__name__}) cannot be shown by DLPack: {error}") from error
+
+
+def stream_for(device_type: int, stream: int | None) -> dict[str, int]:
+    """What the producer is told of our stream; memory of the host has none."""
+    if device_type in CUDA:
+        return {"stream": NO_ORDER if stream is None else stream or LEGACY}
+    return {"stream": NO_ORDER if stream is None else stream} if device_type == ROCM else {}
 
 
 def unpack(capsule: Any, name: str) -> tuple[Tensor, int]:
     """The tensor and the flags."""
+    if is_valid(capsule, b"used_dltensor_versioned") or is_valid(capsule, b"used_dltensor"):
+        raise ValueError(f"{name} gave a DLPack capsule that something else has consumed; it must make a new one for each call")
     if is_valid(capsule, b"dltensor_versioned"):
         versioned = Versioned.from_address(get_pointer(capsule, b"dltensor_versioned"))
         if versioned.major > 1:
             raise TypeError(f"{name} speaks DLPack {versioned.major}.{versioned.minor}; 0 and 1 are understood")
         return versioned.tensor, versioned.flags
+    if not is_valid(capsule, b"dltensor"):
+        raise TypeError(f"{name} answered __dlpack__ with {capsule!r}; a capsule named dltensor or dltensor_versioned is understood")
     return Tensor.from_address(get_pointer(capsule, b"dltensor")), 0
 
 

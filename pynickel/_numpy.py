@@ -14,6 +14,8 @@ NOWHERE = ffi.cast(CHARS, 0)
 
 def read(array: Any, name: str, writable: bool) -> View:
     """The memory of an ndarray."""
+    if hasattr(array, "mask"):
+        raise TypeError(f"{name} is a masked array; NCCL knows no masks, pass its data")
     if not array.flags.c_contiguous:
         raise not_dense(name, array.shape, array.strides)
     if writable and not array.flags.writeable:

@@ -9,7 +9,10 @@ from ._nccl import ffi
 from ._numpy import CHARS, NOWHERE
 from .layout import BY_KIND, View, not_dense, read_only
 
-KINDS = {"c": "u", "?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), **dict.fromkeys("efd", "f")}
+KINDS = {
+    "c": "u", "?": "b", "Zf": "c", "Zd": "c",
+    **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), **dict.fromkeys("efd", "f"),
+}  # fmt: skip
 
 
 def view_of(obj: Any) -> memoryview | None:

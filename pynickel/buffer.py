@@ -7,43 +7,61 @@
 from __future__ import annotations
 
 import sys
-from numbers import Integral
 from typing import Any
 
 from ._nccl import ffi
 from ._numpy import CHARS, NOWHERE
-from .enums import DTYPES, ITEMSIZE, DataType, as_dtype, dtype_name, unsupported
+from ._pointer import LIMIT
+from .enums import DTYPES, ITEMSIZE, DataType, Pairs, as_dtype, dtype_name, unsupported, width
 from .errors import OverlapError
 from .layout import DEVICE, HOST, View
+from .protocols import is_a, speak
+from .stream import as_stream
 
 from_buffer = ffi.from_buffer
-LIMIT = 1 << 64  # of an address
 MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still have 63 bits
 ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
 numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
+tensors: set[Any] = set()  # torch.Tensor and torch.nn.Parameter, once the caller has brought torch
+torch_dtypes: dict[Any, DataType] = {}  # without complex ones, so that among dense tensors only one of one element can be lazy
 
-Located = tuple[int, int, DataType, Any]
-Pair = tuple[int, int, int, DataType, Any]
+Element = DataType | Pairs
+ELEMENTS: dict[str, Element] = {**DTYPES, **Pairs.__members__}
+Located = tuple[int, int, Element, Any]
+Pair = tuple[int, int, int, Element, Any]
 
 
-def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, name: str) -> Located:
-    """Address, count, type, and what keeps the memory alive. `memory` is what the library works on: HOST, DEVICE, or BOTH."""
+def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, name: str, stream: Any = None) -> Located:
+    """Address, count, type, and what keeps the memory alive. `memory` is what the library works on: HOST, DEVICE, or BOTH.
+
+    `stream` is the caller's, which will wait for the producer of the memory where that names a stream of its own.
+    """
     if type(buffer) is ndarray and count is None and dtype is None and memory is not DEVICE:
         try:
             keep = from_buffer(CHARS, buffer, writable)
             return keep - NOWHERE, buffer.size, numpy_dtypes[buffer.dtype], keep
         except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
             pass
+    elif type(buffer) in tensors and count is None and dtype is None:
+        try:
+            size = buffer.numel()
+            if (
+                (memory is not DEVICE and buffer.is_cpu or memory is not HOST and buffer.is_cuda)
+                and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
+            ):  # fmt: skip
+                return buffer.data_ptr(), size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
+        except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
+            pass
     elif type(buffer) is int and type(count) is int and type(dtype) is DataType:
         if 0 < buffer < LIMIT and 0 <= count <= MOST:
             return buffer, count, dtype, None
-    view = look(buffer, name, writable, memory)
+    view = look(buffer, name, writable, memory, stream)
     element = element_of(dtype, [(name, view)])
     number = count_of(count, element, [(name, view, 1)])
     return view.address, number, element, view.keep
 
 
-def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any) -> Pair:
+def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any = None) -> Pair:
     """Both addresses, count, type, and what keeps the memory alive, for two buffers of one size; in place they are one."""
     if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
         try:
@@ -59,48 +77,79 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any) -> Pair:
                     return s, r, size, element, (kept, keep)
         except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
             pass
-    return pair(memory, send, recv, count, dtype, 1, 1, 0)
+    elif type(send) in tensors and type(recv) in tensors and count is None and dtype is None:
+        try:
+            kind, size = send.dtype, send.numel()
+            if (
+                size > 1 and recv.dtype is kind and recv.numel() == size and recv.is_leaf and send.is_contiguous() and recv.is_contiguous()
+                and (memory is not DEVICE and send.is_cpu and recv.is_cpu or memory is not HOST and send.is_cuda and recv.is_cuda)
+            ):  # fmt: skip
+                element = torch_dtypes[kind]
+                s = send.data_ptr()
+                r = recv.data_ptr()
+                nbytes = size * ITEMSIZE[element]
+                if r - nbytes >= s or s >= r + nbytes or s == r:
+                    return s, r, size, element, None
+        except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
+            pass
+    return pair(memory, send, recv, count, dtype, 1, 1, 0, stream)
 
 
-def pair(memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None) -> Pair:
+def pair(
+    memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None, stream: Any = None
+) -> Pair:
     """The same for a send buffer that holds `a` ranks' parts and a receive buffer that holds `b`.
 
     The in-place form is that recv starts `shift` parts after send (None: there is none); any other overlap is refused.
     """
-    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
-        element = numpy_dtypes.get(send.dtype)
-        size = send.size
-        if element is not None and numpy_dtypes.get(recv.dtype) is element and size * b == recv.size * a and size % a == 0:
-            try:
-                kept = from_buffer(CHARS, send)
-                keep = from_buffer(CHARS, recv, True)
-            except ValueError:  # not contiguous or read-only: told in words there
-                return described(memory, send, recv, count, dtype, a, b, shift)
-            s = kept - NOWHERE
-            r = keep - NOWHERE
-            if r - send.nbytes < s < r + recv.nbytes:
-                check_apart(s, r, send.nbytes // a, a, b, shift)
-            return s, r, size // a, element, (kept, keep)
+    if count is None and dtype is None:
+        if type(send) is ndarray and type(recv) is ndarray and memory is not DEVICE:
+            known = numpy_dtypes.get(send.dtype)
+            size = send.size
+            if known is not None and numpy_dtypes.get(recv.dtype) is known and size * b == recv.size * a and size % a == 0:
+                try:
+                    kept = from_buffer(CHARS, send)
+                    keep = from_buffer(CHARS, recv, True)
+                except ValueError:  # not contiguous or read-only: told in words there
+                    return described(memory, send, recv, count, dtype, a, b, shift, stream)
+                s = kept - NOWHERE
+                r = keep - NOWHERE
+                if r - send.nbytes < s < r + recv.nbytes:
+                    check_apart(s, r, send.nbytes // a, a, b, shift)
+                return s, r, size // a, known, (kept, keep)
+        elif type(send) in tensors and type(recv) in tensors:
+            s, size, element, held = single(memory, send, None, None, False, "send", stream)
+            r, other, same, keep = single(memory, recv, None, None, True, "recv", stream)
+            if same is element and type(element) is DataType and size * b == other * a and size % a == 0:
+                nbytes = size * ITEMSIZE[element]
+                if r - nbytes < s < r + other * ITEMSIZE[element]:
+                    check_apart(s, r, nbytes // a, a, b, shift)
+                return s, r, size // a, element, (held, keep)
     elif type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType:
         if 0 < send < LIMIT and 0 < recv < LIMIT and 0 <= count <= MOST:
             check_apart(send, recv, count * ITEMSIZE[dtype], a, b, shift)
             return send, recv, count, dtype, None
-    return described(memory, send, recv, count, dtype, a, b, shift)
+    return described(memory, send, recv, count, dtype, a, b, shift, stream)
 
 
-def described(memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None) -> Pair:
+def described(
+    memory: str, send: Any, recv: Any, count: Any, dtype: Any, a: int, b: int, shift: int | None, stream: Any = None
+) -> Pair:
     """The same for any objects, with every refusal in words."""
-    sent = look(send, "send", False, memory)
-    received = look(recv, "recv", True, memory)
+    sent = look(send, "send", False, memory, stream)
+    received = look(recv, "recv", True, memory, stream)
     element = element_of(dtype, [("send", sent), ("recv", received)])
     number = count_of(count, element, [("send", sent, a), ("recv", received, b)])
-    check_apart(sent.address, received.address, number * ITEMSIZE[element], a, b, shift)
+    check_apart(sent.address, received.address, number * element.itemsize, a, b, shift)
     return sent.address, received.address, number, element, (sent.keep, received.keep)
 
 
-def look(obj: Any, name: str, writable: bool, memory: str) -> View:
-    """The memory of an object, by the first protocol that it speaks."""
-    view = speak(obj, name, writable)
+def look(obj: Any, name: str, writable: bool, memory: str, stream: Any = None) -> View:
+    """The memory of an object, by the first protocol that it speaks, of a kind that the library works on, ready for `stream`."""
+    view = speak(obj, name, writable, None if memory == HOST else as_stream(stream))
+    remember(obj, view)
+    if not view.where:
+        raise ValueError(f"{name} ({type(obj).__name__}) is {view.place}, which NCCL does not reach; pass host or CUDA memory")
     if memory == HOST and view.where == DEVICE:
         raise ValueError(
             f"{name} ({type(obj).__name__}) is {view.place}, and the loaded library works on host memory. Copy it to a NumPy "
@@ -110,68 +159,44 @@ def look(obj: Any, name: str, writable: bool, memory: str) -> View:
         from . import driver
 
         driver.refuse_plain_memory(view.address, f"{name} ({type(obj).__name__})")
+    if view.after is not None:
+        from . import driver
+
+        driver.order(view.after, as_stream(stream))
     return view
 
 
-def speak(obj: Any, name: str, writable: bool) -> View:
-    """Ask for each protocol in turn; the first line is for what has several and is best asked by its own."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(obj, numpy.ndarray):
-        return remember(numpy.ndarray, obj, name, writable)
-    if isinstance(obj, (bool, float, complex, str, type)) or obj is None:
-        raise TypeError(f"{name} must be a buffer or the address of one, not {obj!r}")
-    if isinstance(obj, (int, Integral)):
-        return pointer(int(obj), name)
-    if isinstance(obj, ffi.CData) and ffi.typeof(obj).kind == "pointer":
-        return pointer(int(ffi.cast("uintptr_t", obj)), name)
-    if hasattr(obj, "__cuda_array_interface__"):
-        from . import _cuda_array_interface
-
-        return _cuda_array_interface.read(obj, name, writable)
-    if hasattr(obj, "__dlpack__"):
-        from . import _dlpack
-
-        return _dlpack.read(obj, name, writable)
-    from . import _pybuffer
-
-    if (memory := _pybuffer.view_of(obj)) is not None:
-        return _pybuffer.read(obj, memory, name, writable)
-    if hasattr(obj, "__array_interface__"):
-        from . import _array_interface
-
-        return _array_interface.read(obj, name, writable)
-    raise TypeError(
-        f"{name} must be an int address or an object with DLPack, an array interface or the buffer protocol, "
-        f"not {type(obj).__name__}; a list or a frame becomes an array by numpy.asarray"
-    )
+def held(keep: Any) -> Any:
+    """What a call that goes on after its return keeps: of tensors the memory, too, for they may be given another."""
+    if not tensors or not isinstance(keep, tuple):
+        return keep
+    return keep, [obj.untyped_storage() for obj in keep if type(obj) in tensors]
 
 
-def remember(array_type: Any, obj: Any, name: str, writable: bool) -> View:
-    """A NumPy array; from the next time on its class and its type take the shortcut."""
+def remember(obj: Any, view: View) -> None:
+    """From the next time on NumPy's arrays and torch's tensors of this type take the shortcut."""
     global ndarray
-    from . import _numpy
-
-    view = _numpy.read(obj, name, writable)
-    ndarray = array_type
-    if (known := dtype_name(view.dtype)) in DTYPES:
-        numpy_dtypes[view.dtype] = DTYPES[known]
-    return view
-
-
-def pointer(address: int, name: str) -> View:
-    """A bare address."""
-    if not 0 <= address < LIMIT:
-        raise ValueError(f"{name} {address} is no address: it must be at least 0 and below 2**64")
-    return View(address, 0, None)
+    known = DTYPES.get(dtype_name(view.dtype))
+    if is_a(obj, "numpy", "ndarray"):
+        ndarray = sys.modules["numpy"].ndarray
+        if known is not None:
+            numpy_dtypes[obj.dtype] = known
+    elif is_a(obj, "torch", "Tensor"):
+        torch = sys.modules["torch"]
+        tensors.update((torch.Tensor, torch.nn.Parameter))
+        if known is not None:
+            torch_dtypes[obj.dtype] = known
 
 
-def element_of(dtype: Any, views: list[tuple[str, View]]) -> DataType:
+def element_of(dtype: Any, views: list[tuple[str, View]]) -> Element:
     """The one type that the caller and the buffers agree on."""
-    given = None if dtype is None else as_dtype(dtype)
+    given: Element | None = None
+    if dtype is not None:
+        given = ELEMENTS.get(dtype_name(dtype)) or as_dtype(dtype)
     known = [(name, view) for name, view in views if view.dtype is not None]
     for name, view in known:
-        if given is None or view.raw not in (1, ITEMSIZE[given]):
-            own = DTYPES.get(dtype_name(view.dtype))
+        if given is None or view.raw not in (1, width(given)):
+            own = ELEMENTS.get(dtype_name(view.dtype))
             if own is None:
                 raise unsupported(dtype_name(view.dtype) or str(view.dtype), f"{name}'s dtype")
             if given is not None and own is not given:
@@ -183,14 +208,14 @@ def element_of(dtype: Any, views: list[tuple[str, View]]) -> DataType:
     return given
 
 
-def count_of(count: Any, element: DataType, views: list[tuple[str, View, int]]) -> int:
-    """The one count that the caller and the buffers agree on."""
+def count_of(count: Any, element: Element, views: list[tuple[str, View, int]]) -> int:
+    """The one count that the caller and the buffers agree on; of complex numbers, the count of reals that the library is told."""
     number = None if count is None else checked_count(count)
     exact = number is None
     for name, view, times in views:
         if view.dtype is None:
             continue
-        elements, rest = divmod(view.nbytes, ITEMSIZE[element])
+        elements, rest = divmod(view.nbytes, width(element))
         if rest:
             raise ValueError(f"{name} has {view.nbytes} bytes, no whole number of {element.name} elements")
         if number is None:
@@ -203,7 +228,7 @@ def count_of(count: Any, element: DataType, views: list[tuple[str, View, int]]) 
     for name, view, _ in views:
         if number > 0 and view.address == 0:
             raise ValueError(f"{name} is 0 (NULL), but {number} elements are to be moved")
-    return number
+    return 2 * number if type(element) is Pairs else number
 
 
 def share(elements: int, times: int, name: str) -> int:

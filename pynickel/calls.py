@@ -10,9 +10,10 @@ from typing import Any
 from . import make
 from ._nccl import lib
 from .batch import Operation, name_of, open_groups
+from .buffer import Element, held
 from .config import CollConfig
 from .ending import Ending
-from .enums import DataType, as_op
+from .enums import Pairs, RedOp, as_op
 from .errors import NotAvailableError
 from .redop import PreMulSum
 from .stream import PER_THREAD, as_stream
@@ -35,7 +36,7 @@ class Calls(Ending):
         if config is not None:
             call, args, keep = self._configured(call, args, keep, config)
         if open_groups and (queue := open_groups.get(get_ident())) is not None:
-            queue.add(Operation(self, call, args, keep))
+            queue.add(Operation(self, call, args, held(keep)))
         elif code := call(self._guard, *args):
             self._after(code, call, args, keep)
 
@@ -49,7 +50,7 @@ class Calls(Ending):
             )
         configured = CONFIGURED[call]
         struct = config.struct(self.library, name_of(configured))
-        return configured, (*args, struct), (keep, struct)
+        return configured, (*args, struct), (held(keep), struct)
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""
@@ -68,6 +69,10 @@ class Calls(Ending):
             return rank
         return make.checked_rank(rank, self._nranks, name)
 
-    def _op(self, op: Any, element: DataType) -> int:
+    def _op(self, op: Any, element: Element) -> int:
         """The number of a reduction for elements of that type."""
+        if isinstance(element, Pairs):
+            if isinstance(op, PreMulSum) or as_op(op) != RedOp.SUM:
+                raise ValueError(f"op {op!r} is not for {element.name}: NCCL takes complex numbers as pairs of reals; only SUM is right so")
+            return RedOp.SUM
         return op._number(self, element) if isinstance(op, PreMulSum) else as_op(op)

@@ -10,14 +10,14 @@ from typing import Any
 from . import _nccl, batch, make, p2p
 from ._nccl import ffi
 from .batch import Operation, open_groups
-from .buffer import MOST, alike, check_apart, pair, single
+from .buffer import MOST, alike, check_apart, pair, single, tensors, torch_dtypes
 from .config import CollConfig, Config
 from .deadline import checked_timeout
 from .enums import DataType, RedOp, uint8
 from .errors import NotAvailableError
 from .facts import Facts
 from .family import Family
-from .layout import HOST
+from .layout import DEVICE, HOST
 from .library import Library
 from .lifetime import IN_PROGRESS
 from .one_sided import OneSided
@@ -131,6 +131,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: n each. (ncclAllReduce)
         """
+        t: Any
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
             and send and recv and count <= MOST
@@ -139,23 +140,30 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
             n, t = count, dtype
             keep = None
         elif recv is None:
-            s, n, t, keep = single(self._memory, send, count, dtype, True, "send")
+            if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
+                type(send) in tensors and send.is_cpu and (t := torch_dtypes.get(send.dtype)) is not None and not send.requires_grad
+                and send.is_contiguous() and (n := send.numel()) > 1 and count is dtype is None and self._memory is not DEVICE
+            ):  # fmt: skip
+                s = send.data_ptr()
+                keep = None
+            else:
+                s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
             r, recv = s, send
         else:
-            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
-        if type(op) is not RedOp:
+            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
+        if op is not SUM:
             op = self._op(op, t)
         handle = 0 if stream is None else self._stream(stream)
         try:
             if open_groups or config is not None:
-                self._run(all_reduce, (send, recv, keep), s, r, n, t, op, handle, config=config)
+                self._run(all_reduce, (send, recv, keep, stream), s, r, n, t, op, handle, config=config)
                 return recv
             code = all_reduce(self._guard, s, r, n, t, op, handle)
         except OverflowError:  # a bare address or count that C cannot hold; the long way says which
-            alike(self._memory, send, recv, count, dtype)
+            alike(self._memory, send, recv, count, dtype, stream)
             raise
         if code:
-            self._after(code, all_reduce, (s, r, n, t, op, handle), (send, recv, keep))
+            self._after(code, all_reduce, (s, r, n, t, op, handle), (send, recv, keep, stream))
         return recv
 
     def broadcast(
@@ -176,14 +184,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None:
-            s, n, t, keep = single(self._memory, send, count, dtype, not at_root, "send")
+            s, n, t, keep = single(self._memory, send, count, dtype, not at_root, "send", stream)
             r, recv = s, send
         elif send is None and not at_root:
-            r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv")
+            r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv", stream)
             s = 0
         else:
-            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
-        self._run(c.comm_ncclBroadcast, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
+            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
+        self._run(c.comm_ncclBroadcast, (send, recv, keep, stream), s, r, n, t, root, self._stream(stream), config=config)
         return recv
 
     def bcast(
@@ -211,12 +219,12 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None or not at_root:
-            s, n, t, keep = single(self._memory, send, count, dtype, at_root, "send")
+            s, n, t, keep = single(self._memory, send, count, dtype, at_root, "send", stream)
             r = s if at_root else 0
             recv = send if at_root else recv
         else:
-            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype)
-        self._run(c.comm_ncclReduce, (send, recv, keep), s, r, n, t, self._op(op, t), root, self._stream(stream), config=config)
+            s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
+        self._run(c.comm_ncclReduce, (send, recv, keep, stream), s, r, n, t, self._op(op, t), root, self._stream(stream), config=config)
         return recv
 
     def all_gather(
@@ -226,8 +234,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send`: n, `recv`: nranks * n. (ncclAllGather)
         """
-        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -self._rank)
-        self._run(c.comm_ncclAllGather, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
+        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -self._rank, stream)
+        self._run(c.comm_ncclAllGather, (send, recv, keep, stream), s, r, n, t, self._stream(stream), config=config)
         return recv
 
     def reduce_scatter(
@@ -245,8 +253,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send`: nranks * n, `recv`: n. (ncclReduceScatter)
         """
-        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, self._rank)
-        self._run(c.comm_ncclReduceScatter, (send, recv, keep), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
+        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, self._rank, stream)
+        self._run(c.comm_ncclReduceScatter, (send, recv, keep, stream), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
         return recv
 
     def all_to_all(
@@ -256,11 +264,11 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: nranks * n each. (ncclAlltoAll; before NCCL 2.28.3 sends and receives)
         """
-        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, self._nranks, None)
+        s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, self._nranks, None, stream)
         if config is not None or self.library.has("ncclAlltoAll"):
-            self._run(c.comm_ncclAlltoAll, (send, recv, keep), s, r, n, t, self._stream(stream), config=config)
+            self._run(c.comm_ncclAlltoAll, (send, recv, keep, stream), s, r, n, t, self._stream(stream), config=config)
         else:
-            batch.run(p2p.all_to_all(self, s, r, n, t, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.all_to_all(self, s, r, n, t, self._stream(stream), (send, recv, keep, stream)))
         return recv
 
     def gather(
@@ -281,14 +289,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         """
         root = self._one_of(root, "root")
         if self._rank == root:
-            s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -root)
+            s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -root, stream)
         else:
-            s, n, t, keep = single(self._memory, send, count, dtype, False, "send")
+            s, n, t, keep = single(self._memory, send, count, dtype, False, "send", stream)
             r = 0
         if config is not None or self.library.has("ncclGather"):
-            self._run(c.comm_ncclGather, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
+            self._run(c.comm_ncclGather, (send, recv, keep, stream), s, r, n, t, root, self._stream(stream), config=config)
         else:
-            batch.run(p2p.gather(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.gather(self, s, r, n, t, root, self._stream(stream), (send, recv, keep, stream)))
         return recv
 
     def scatter(
@@ -309,14 +317,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         """
         root = self._one_of(root, "root")
         if self._rank == root:
-            s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, root)
+            s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, root, stream)
         else:
-            r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv")
+            r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv", stream)
             s = 0
         if config is not None or self.library.has("ncclScatter"):
-            self._run(c.comm_ncclScatter, (send, recv, keep), s, r, n, t, root, self._stream(stream), config=config)
+            self._run(c.comm_ncclScatter, (send, recv, keep, stream), s, r, n, t, root, self._stream(stream), config=config)
         else:
-            batch.run(p2p.scatter(self, s, r, n, t, root, self._stream(stream), (send, recv, keep)))
+            batch.run(p2p.scatter(self, s, r, n, t, root, self._stream(stream), (send, recv, keep, stream)))
         return recv
 
     # -- point to point ----------------------------------------------------------------------------------------------
@@ -329,15 +337,15 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         Alone it waits for the peer; use group() for several at once. Sends to one peer arrive in their order. With the CPU
         library a ring of ranks that wait for each other is a DeadlockError.
         """
-        s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer")
-        self._run(c.comm_ncclSend, (buffer, keep), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
+        s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer", stream)
+        self._run(c.comm_ncclSend, (buffer, keep, stream), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
 
     def recv(
         self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Any:
         """This buffer ends up with what the peer's matching `send` sends: as many elements, of the same type. (ncclRecv)"""
-        r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer")
-        self._run(c.comm_ncclRecv, (buffer, keep), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
+        r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer", stream)
+        self._run(c.comm_ncclRecv, (buffer, keep, stream), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
         return buffer
 
     def send_recv(
@@ -356,13 +364,13 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         A group of one ncclSend and one ncclRecv.
         """
-        s, n, t, kept = single(self._memory, send, count, dtype, False, "send")
-        r, m, u, keep = single(self._memory, recv, count, dtype, True, "recv")
+        s, n, t, kept = single(self._memory, send, count, dtype, False, "send", stream)
+        r, m, u, keep = single(self._memory, recv, count, dtype, True, "recv", stream)
         check_apart(s, r, 1, n * t.itemsize, m * u.itemsize, None)
         handle = self._stream(stream)
         operations = [
-            Operation(self, c.comm_ncclSend, (s, n, t, self._one_of(to, "to"), handle), (send, kept)),
-            Operation(self, c.comm_ncclRecv, (r, m, u, self._one_of(source, "source"), handle), (recv, keep)),
+            Operation(self, c.comm_ncclSend, (s, n, t, self._one_of(to, "to"), handle), (send, kept, stream)),
+            Operation(self, c.comm_ncclRecv, (r, m, u, self._one_of(source, "source"), handle), (recv, keep, stream)),
         ]
         if config is not None:
             raise NotAvailableError("NCCL has no form of ncclSend and ncclRecv that takes a CollConfig; leave config= out")

@@ -12,7 +12,10 @@ from .errors import CudaError
 
 SUCCESS, INVALID_VALUE, NOT_READY = 0, 1, 600
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemcpy")
+NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+LEGACY = 1  # the default stream by the name that no 0 can be mistaken for
+NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemcpy",
+          "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventDestroy_v2")  # fmt: skip
 
 
 @cache
@@ -37,6 +40,25 @@ def is_done(stream: int) -> bool:
     if code not in (SUCCESS, NOT_READY):
         raise CudaError(f"cuStreamQuery of stream {stream:#x} failed with CUresult {code}", code=code, function="cuStreamQuery")
     return bool(code == SUCCESS)
+
+
+def order(first: int, then: int) -> None:
+    """Work queued on stream `then` from now on waits for what is queued on stream `first`; the host does not wait."""
+    found = driver()
+    if found is None or (first or LEGACY) == (then or LEGACY):
+        return
+    event, a, b = ctypes.c_void_p(), ctypes.c_void_p(first), ctypes.c_void_p(then)
+    code = found.cuEventCreate(ctypes.byref(event), NO_TIMING)
+    if code == SUCCESS:
+        code = found.cuEventRecord(event, a) or found.cuStreamWaitEvent(b, event, 0)
+        found.cuEventDestroy_v2(event)  # CUDA keeps it until nothing waits for it
+    if code != SUCCESS:
+        raise CudaError(
+            f"stream {then:#x} cannot be made to wait for the buffer's stream {first:#x}: CUresult {code}; "
+            "both must belong to the device that is current in this thread",
+            code=code,
+            function="cuStreamWaitEvent",
+        )
 
 
 def refuse_plain_memory(address: int, name: str) -> None:

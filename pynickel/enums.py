@@ -45,6 +45,18 @@ class DataType(IntEnum):
         return ITEMSIZE[self]
 
 
+class Pairs(IntEnum):
+    """Complex numbers as NCCL can move and add them: each is two reals. The value is the DataType of a real."""
+
+    complex64 = lib.ncclFloat32
+    complex128 = lib.ncclFloat64
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one real, for this is what the library counts."""
+        return ITEMSIZE[self]
+
+
 class RedOp(IntEnum):
     """How a reduction combines elements. AVG divides the wrapped sum of integers and truncates toward zero."""
 
@@ -73,7 +85,7 @@ MAX = RedOp.MAX
 MIN = RedOp.MIN
 AVG = RedOp.AVG
 
-ITEMSIZE = {
+ITEMSIZE: dict[int, int] = {
     int8: 1, uint8: 1, float8e4m3: 1, float8e5m2: 1, float16: 2, bfloat16: 2,
     int32: 4, uint32: 4, float32: 4, int64: 8, uint64: 8, float64: 8,
 }  # fmt: skip
@@ -93,8 +105,8 @@ OPS: dict[str, RedOp] = {name.lower(): op for name, op in RedOp.__members__.item
 SUPPORTED = ", ".join(DataType.__members__)
 ADVICE = {
     "bool": "; view it as uint8",
-    "complex64": "; view it as float32 (pairs), which is right for sums alone",
-    "complex128": "; view it as float64 (pairs), which is right for sums alone",
+    "complex64": " as a type of its own; take float32, two elements for each number",
+    "complex128": " as a type of its own; take float64, two elements for each number",
 }
 
 
@@ -108,6 +120,11 @@ def as_dtype(value: Any, argument: str = "dtype") -> DataType:
     if name in DTYPES:
         return DTYPES[name]
     raise unsupported(name or repr(value), argument, ValueError if isinstance(value, str) else TypeError)
+
+
+def width(element: DataType | Pairs) -> int:
+    """Bytes of one element as the caller counts them: of a whole complex number."""
+    return ITEMSIZE[element] * (2 if type(element) is Pairs else 1)
 
 
 def unsupported(name: str, argument: str, kind: type[Exception] = TypeError) -> Exception:

@@ -16,7 +16,7 @@ class View(NamedTuple):
     """Dense memory in C order. `dtype` is whatever as_dtype understands or refuses by name; None for a bare pointer.
 
     `raw` is the element size of memory that may be given a type by dtype= (bytes, unsigned integers), else 0.
-    `keep` holds the memory while it lives.
+    `keep` holds the memory while it lives. `after` is the stream on which the memory's producer may still be at work.
     """
 
     address: int
@@ -26,6 +26,7 @@ class View(NamedTuple):
     keep: Any = None
     where: str = HOST
     place: str = "host memory"
+    after: int | None = None
 
 
 # Kind and bytes per element, as array interfaces and buffer formats tell them.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import driver, errors, interrupt, report
 from ._nccl import ffi, lib
 from .batch import name_of, refuse_in_group
+from .buffer import held
 from .deadline import checked_timeout, host_seconds, looks
 from .enums import Result
 from .layout import BOTH, DEVICE, HOST
@@ -148,7 +149,7 @@ class Lifetime:
             self._wait_if_in_progress(name_of(call))
             code = call(self._guard, *args)
         if code == lib.ncclInProgress:
-            self._begun([keep], name_of(call))
+            self._begun([held(keep)], name_of(call))
         elif code != lib.ncclSuccess:
             raise self._error(code, name_of(call))
 

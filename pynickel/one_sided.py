@@ -82,11 +82,11 @@ class OneSided(Calls):
             raise ValueError(f"window was made by another communicator, {window.comm!r}; make one by window() of this one")
         if not window:
             raise ValueError(f"{window!r}: put_signal() needs one; its memory must be from empty() or mem_alloc() on every rank")
-        s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer")
+        s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer", stream)
         place = as_index(offset, "offset", 0, (1 << 63) - 1, "a number of bytes, at least 0")
         to, index, context = self._one_of(peer, "peer"), signal_number(index, "index"), signal_number(context, "context")
         args = (s, n, t, to, window.handle, place, index, context, 0, self._stream(stream))
-        self._run(lib.comm_ncclPutSignal, (buffer, keep, window), *args)
+        self._run(lib.comm_ncclPutSignal, (buffer, keep, window, stream), *args)
 
     def signal(self, peer: int, *, index: int = 0, context: int = 0, stream: Any = None) -> None:
         """The peer has one more signal of that index from this rank. (ncclSignal)"""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._nccl import lib
 from .batch import Operation
-from .enums import DataType
+from .buffer import Element, held
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Parts:
     """Sends and receives of equal parts of two buffers, to be started together; a rank's message to itself is one of them."""
 
-    def __init__(self, comm: Communicator, count: int, dtype: DataType, stream: int, keep: Any) -> None:
-        self.comm, self.count, self.dtype, self.stream, self.keep = comm, count, dtype, stream, keep
+    def __init__(self, comm: Communicator, count: int, dtype: Element, stream: int, keep: Any) -> None:
+        self.comm, self.count, self.dtype, self.stream, self.keep = comm, count, dtype, stream, held(keep)
         self.operations: list[Operation] = []
 
     def add(self, call: Any, buffer: int, part: int, peer: int) -> None:
@@ -26,7 +26,7 @@ class Parts:
         self.operations.append(Operation(self.comm, call, (address, self.count, self.dtype, peer, self.stream), self.keep))
 
 
-def gather(comm: Communicator, s: int, r: int, count: int, dtype: DataType, root: int, stream: int, keep: Any) -> list[Operation]:
+def gather(comm: Communicator, s: int, r: int, count: int, dtype: Element, root: int, stream: int, keep: Any) -> list[Operation]:
     """Everybody sends to the root."""
     parts = Parts(comm, count, dtype, stream, keep)
     parts.add(lib.comm_ncclSend, s, 0, root)
@@ -35,7 +35,7 @@ def gather(comm: Communicator, s: int, r: int, count: int, dtype: DataType, root
     return parts.operations
 
 
-def scatter(comm: Communicator, s: int, r: int, count: int, dtype: DataType, root: int, stream: int, keep: Any) -> list[Operation]:
+def scatter(comm: Communicator, s: int, r: int, count: int, dtype: Element, root: int, stream: int, keep: Any) -> list[Operation]:
     """Everybody receives from the root."""
     parts = Parts(comm, count, dtype, stream, keep)
     for peer in range(comm.nranks) if comm.rank == root else ():
@@ -44,7 +44,7 @@ def scatter(comm: Communicator, s: int, r: int, count: int, dtype: DataType, roo
     return parts.operations
 
 
-def all_to_all(comm: Communicator, s: int, r: int, count: int, dtype: DataType, stream: int, keep: Any) -> list[Operation]:
+def all_to_all(comm: Communicator, s: int, r: int, count: int, dtype: Element, stream: int, keep: Any) -> list[Operation]:
     """Everybody sends to and receives from everybody."""
     parts = Parts(comm, count, dtype, stream, keep)
     for peer in range(comm.nranks):

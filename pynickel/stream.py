@@ -14,7 +14,7 @@ LIMIT = 1 << 64
 def as_stream(stream: Any) -> int:
     """The handle of a stream: None is 0, the default stream; 1 and 2 are CUDA's legacy and per-thread ones.
 
-    Objects offer it by `__cuda_stream__`, torch by `cuda_stream`, CuPy by `ptr`; a cudaStream_t of `ffi` works too.
+    Objects offer it by `__cuda_stream__`, torch by `cuda_stream` or `native_handle`, CuPy by `ptr`; a cudaStream_t of `ffi` works too.
     """
     if stream is None:
         return 0
@@ -25,7 +25,7 @@ def as_stream(stream: Any) -> int:
         if not (isinstance(answer, tuple) and len(answer) == 2 and answer[0] == 0):
             raise TypeError(f"__cuda_stream__ of {stream!r} answered {answer!r}; (0, handle) is the form that is understood")
         return check_handle(answer[1], stream)
-    for attribute in ("cuda_stream", "ptr"):
+    for attribute in ("cuda_stream", "ptr", "native_handle"):
         if hasattr(stream, attribute):
             return check_handle(getattr(stream, attribute), stream)
     if isinstance(stream, ffi.CData) and ffi.typeof(stream) is ffi.typeof("cudaStream_t"):

@@ -9,10 +9,10 @@ from typing import Any
 from . import batch
 from ._nccl import lib
 from .batch import Operation
-from .buffer import checked_count, element_of, look
+from .buffer import Element, checked_count, element_of, look
 from .calls import Calls
 from .config import CollConfig
-from .enums import SUM, DataType
+from .enums import SUM, Pairs, width
 from .errors import OverlapError
 from .layout import View
 
@@ -35,7 +35,8 @@ class VariableCounts(Calls):
         In place: send is this rank's part of recv. It is a group of broadcasts. `send`: counts[rank], `recv`: sum(counts).
         """
         parts = self._parts(counts, "counts")
-        s, r, t, keep = self._located(send, parts[self._rank][1], recv, total(parts), dtype)
+        s, r, t, keep = self._located(send, parts[self._rank][1], recv, total(parts), dtype, stream)
+        parts = in_reals(parts, t)
         check_apart(s, parts[self._rank][1], r, total(parts), t, (s, r + parts[self._rank][0] * t.itemsize))
         operations = [
             self._one(lib.comm_ncclBroadcast, (s if root == self._rank else 0, r + at * t.itemsize, n, t, root), stream, keep, config)
@@ -61,7 +62,8 @@ class VariableCounts(Calls):
         In place: recv is this rank's part of send. It is a group of reductions. `send`: sum(counts), `recv`: counts[rank].
         """
         parts = self._parts(counts, "counts")
-        s, r, t, keep = self._located(send, total(parts), recv, parts[self._rank][1], dtype)
+        s, r, t, keep = self._located(send, total(parts), recv, parts[self._rank][1], dtype, stream)
+        parts = in_reals(parts, t)
         check_apart(s, total(parts), r, parts[self._rank][1], t, (r, s + parts[self._rank][0] * t.itemsize))
         number = self._op(op, t)
         operations = [
@@ -88,8 +90,10 @@ class VariableCounts(Calls):
         In place at the root: send is the root's part of recv. It is a group of sends and receives.
         """
         root, parts = self._one_of(root, "root"), self._parts(counts, "counts")
-        at_root, (own, mine) = self._rank == root, parts[self._rank]
-        s, r, t, keep = self._located(send, mine, recv if at_root else None, total(parts) if at_root else 0, dtype)
+        at_root, mine = self._rank == root, parts[self._rank][1]
+        s, r, t, keep = self._located(send, mine, recv if at_root else None, total(parts) if at_root else 0, dtype, stream)
+        parts = in_reals(parts, t)
+        own, mine = parts[self._rank]
         check_apart(s, mine, r, total(parts) if at_root else 0, t, (s, r + own * t.itemsize))
         operations = [self._one(lib.comm_ncclSend, (s, mine, t, root), stream, keep, config)] if mine else []
         for peer, (at, n) in enumerate(parts):
@@ -114,8 +118,10 @@ class VariableCounts(Calls):
         In place at the root: recv is the root's part of send. It is a group of sends and receives.
         """
         root, parts = self._one_of(root, "root"), self._parts(counts, "counts")
-        at_root, (own, mine) = self._rank == root, parts[self._rank]
-        s, r, t, keep = self._located(send if at_root else None, total(parts) if at_root else 0, recv, mine, dtype)
+        at_root, mine = self._rank == root, parts[self._rank][1]
+        s, r, t, keep = self._located(send if at_root else None, total(parts) if at_root else 0, recv, mine, dtype, stream)
+        parts = in_reals(parts, t)
+        own, mine = parts[self._rank]
         check_apart(s, total(parts) if at_root else 0, r, mine, t, (r, s + own * t.itemsize))
         operations = [self._one(lib.comm_ncclRecv, (r, mine, t, root), stream, keep, config)] if mine else []
         for peer, (at, n) in enumerate(parts):
@@ -145,7 +151,8 @@ class VariableCounts(Calls):
                 f"send_counts[{self._rank}] is {parts[self._rank][1]} and recv_counts[{self._rank}] is {places[self._rank][1]}, "
                 "but both are what this rank sends to itself"
             )
-        s, r, t, keep = self._located(send, total(parts), recv, total(places), dtype)
+        s, r, t, keep = self._located(send, total(parts), recv, total(places), dtype, stream)
+        parts, places = in_reals(parts, t), in_reals(places, t)
         check_apart(s, total(parts), r, total(places), t, None)
         operations = []
         for peer, ((at, n), (to, m)) in enumerate(zip(parts, places, strict=True)):
@@ -166,21 +173,21 @@ class VariableCounts(Calls):
             raise ValueError(f"{name} has {len(counts)} counts, but one for each of {self._nranks} ranks is needed")
         return list(placed(map(checked_count, counts)))
 
-    def _located(self, send: Any, sent: int, recv: Any, received: int, dtype: Any) -> tuple[int, int, DataType, Any]:
+    def _located(self, send: Any, sent: int, recv: Any, received: int, dtype: Any, stream: Any) -> tuple[int, int, Element, Any]:
         """Both addresses, the type, and what keeps the memory alive; a buffer of no elements may be None."""
         views = []
         for name, buffer, elements in (("send", send, sent), ("recv", recv, received)):
-            view = NOTHING if buffer is None and elements == 0 else look(buffer, name, name == "recv", self._memory)
+            view = NOTHING if buffer is None and elements == 0 else look(buffer, name, name == "recv", self._memory, stream)
             views.append((name, view, elements))
         element = element_of(dtype, [(name, view) for name, view, _ in views])
         for name, view, elements in views:
-            held = view.nbytes // element.itemsize
-            if view.dtype is not None and (held != elements or view.nbytes % element.itemsize):
+            held = view.nbytes // width(element)
+            if view.dtype is not None and (held != elements or view.nbytes % width(element)):
                 raise ValueError(f"{name} has {held} elements of {element.name}, but the counts say {elements}")
             if elements and not view.address:
                 raise ValueError(f"{name} is 0 (NULL), but the counts say {elements} elements")
         (_, s, _), (_, r, _) = views
-        return s.address, r.address, element, (send, recv, s.keep, r.keep)
+        return s.address, r.address, element, (send, recv, s.keep, r.keep, stream)
 
     def _one(self, call: Any, args: tuple[Any, ...], stream: Any, keep: Any, config: CollConfig | None = None) -> Operation:
         """One call of the group."""
@@ -198,12 +205,17 @@ def placed(counts: Iterator[int]) -> Iterator[tuple[int, int]]:
         at += count
 
 
+def in_reals(parts: list[tuple[int, int]], element: Element) -> list[tuple[int, int]]:
+    """The same parts as the library counts them: a complex number is two elements."""
+    return [(2 * at, 2 * n) for at, n in parts] if type(element) is Pairs else parts
+
+
 def total(parts: list[tuple[int, int]]) -> int:
     """The elements of all parts."""
     return sum(parts[-1])
 
 
-def check_apart(s: int, sent: int, r: int, received: int, element: DataType, in_place: tuple[int, int] | None) -> None:
+def check_apart(s: int, sent: int, r: int, received: int, element: Element, in_place: tuple[int, int] | None) -> None:
     """Refuse an overlap that is not the in-place form: `in_place` is where this rank's part starts, and where it then would."""
     if not sent or not received or s + sent * element.itemsize <= r or r + received * element.itemsize <= s:
         return

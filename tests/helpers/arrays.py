@@ -39,12 +39,14 @@ class DLPack:
     def __init__(self, array: Any, version: int = 1, device: int = CPU, flags: int = 0, **fields: Any) -> None:
         self.array, self.version, self.device, self.flags, self.fields = array, version, device, flags, fields
         self.streams: list[Any] = []
+        self.asked: list[dict[str, Any]] = []
         self.alive: list[Any] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device, 0
 
     def __dlpack__(self, *, stream: Any = None, **newer: Any) -> Any:
+        self.asked.append(newer)
         if newer and self.version == 0:
             raise TypeError("unexpected keyword argument 'max_version'")
         self.streams.append(stream)

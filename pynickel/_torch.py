@@ -1,0 +1,33 @@
+"""Torch tensors, by their own attributes: no capsule, no dictionary, and torch is never imported here."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from typing import Any
+
+from .layout import DEVICE, HOST, View, not_dense
+
+HOME = {"cpu": (HOST, "host memory"), "cuda": (DEVICE, "memory of a CUDA device")}  # torch calls AMD's GPUs cuda, too
+
+
+def read(tensor: Any, name: str, writable: bool) -> View:
+    """The memory of a tensor. Its storage is what is kept: a tensor may be given another one."""
+    where, place = HOME.get(tensor.device.type, ("", f"memory of torch device {tensor.device}"))
+    if str(tensor.layout) != "torch.strided" or not where:
+        raise TypeError(f"{name} is a tensor of {tensor.layout} on {tensor.device}; NCCL takes dense tensors on cpu or cuda devices")
+    if not tensor.is_contiguous():
+        itemsize = tensor.element_size()
+        raise not_dense(name, tuple(tensor.shape), [stride * itemsize for stride in tensor.stride()])
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"{name} is a lazy {'conjugate' if tensor.is_conj() else 'negative'}: its memory holds other values; "
+            "pass tensor.resolve_conj().resolve_neg()"
+        )
+    if writable and not tensor.is_leaf:
+        raise ValueError(
+            f"{name} receives, but it is a result that autograd has recorded, and gradients would not see the new values; "
+            "pass tensor.detach() if that is right"
+        )
+    kind = str(tensor.dtype).removeprefix("torch.")
+    raw = tensor.element_size() if kind.startswith("uint") else 0
+    return View(tensor.data_ptr(), tensor.nbytes, kind, raw=raw, keep=tensor.untyped_storage(), where=where, place=place)
