@@ -17,7 +17,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # without a cache myp
 PROGRAM = """
 import numpy as np
 import pynickel
+from numpy.typing import NDArray
 from pynickel import Communicator, Config, Plan, UniqueId, group, parallel
+
+Floats = NDArray[np.float32]
+
+def mean(comm: Communicator, mine: Floats, room: Floats) -> Floats:
+    return comm.all_reduce(comm.all_reduce(mine), room, op="avg")
 
 unique_id = UniqueId.create("host")
 reveal_type(unique_id)  # type: UniqueId
@@ -32,6 +38,13 @@ with Communicator(1, unique_id, 0, config=config, library="host", timeout=5, nam
     data = np.zeros(4, np.float32)
     comm.all_reduce(data, op=pynickel.SUM, count=4, dtype=pynickel.float32, stream=None)
     comm.all_reduce(140_000_000, 150_000_000, "max", count=np.int64(0), dtype="float32")
+    reveal_type(comm.all_reduce(bytearray(8), dtype="int8"))  # type: bytearray
+    reveal_type(comm.all_reduce(140_000_000, 150_000_000, count=1, dtype="float32"))  # type: int
+    reveal_type(comm.broadcast(None, bytearray(8), 1, dtype="uint8"))  # type: bytearray
+    reveal_type(comm.bcast(bytearray(8)))  # type: bytearray
+    reveal_type(comm.all_gather([1.0], bytearray(8)))  # type: bytearray
+    reveal_type(comm.recv(bytearray(8), 0))  # type: bytearray
+    reveal_type(comm.all_gather_v(data, bytearray(8), [2]))  # type: bytearray
     comm.send_recv(data, 0, np.zeros(4, np.float32), 0)
     reveal_type(comm.split(0))  # type: Communicator | None
     reveal_type(comm.duplicate())  # type: Communicator
@@ -40,7 +53,8 @@ with Communicator(1, unique_id, 0, config=config, library="host", timeout=5, nam
     with comm.pre_mul_sum(0.5, "float32") as half:
         comm.all_reduce(data, op=half)
     plan = Plan(comm)
-    plan.all_reduce(data)
+    reveal_type(plan.all_reduce(bytearray(8), op="max"))  # type: bytearray
+    reveal_type(plan.reduce_scatter(data, bytearray(8)))  # type: bytearray
     plan.launch()
     with group() as queued:
         comm.all_reduce(data)
