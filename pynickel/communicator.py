@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _nccl, batch, make, p2p
 from ._nccl import ffi
@@ -27,6 +27,7 @@ from .variable import VariableCounts
 c = _nccl.lib
 all_reduce = c.comm_ncclAllReduce
 SUM = RedOp.SUM
+Recv = TypeVar("Recv")  # whatever object the caller receives into
 
 
 class Communicator(VariableCounts, OneSided, Family, Facts):
@@ -118,19 +119,21 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
     def all_reduce(
         self,
-        send: Any,
-        recv: Any = None,
+        send: Recv,
+        recv: Recv | None = None,
         op: Any = SUM,
         *,
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Every rank ends up with the element-wise reduction of all ranks' send buffers. In place without recv.
 
         `send` and `recv`: n each. (ncclAllReduce)
         """
+        s: Any
+        r: Any
         t: Any
         if (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
@@ -140,11 +143,12 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
             n, t = count, dtype
             keep = None
         elif recv is None:
+            x: Any = send
             if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                type(send) in tensors and send.is_cpu and (t := torch_dtypes.get(send.dtype)) is not None and not send.requires_grad
-                and send.is_contiguous() and (n := send.numel()) > 1 and count is dtype is None and self._memory is not DEVICE
+                type(x) in tensors and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
+                and x.is_contiguous() and (n := x.numel()) > 1 and count is dtype is None and self._memory is not DEVICE
             ):  # fmt: skip
-                s = send.data_ptr()
+                s = x.data_ptr()
                 keep = None
             else:
                 s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
@@ -168,35 +172,36 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
     def broadcast(
         self,
-        send: Any,
-        recv: Any = None,
+        send: Recv | None,
+        recv: Recv | None = None,
         root: int = 0,
         *,
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Every rank ends up with the root's send buffer. In place without recv; elsewhere than at the root send may be None.
 
         `send` and `recv`: n each. (ncclBroadcast)
         """
+        into: Any = recv
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None:
             s, n, t, keep = single(self._memory, send, count, dtype, not at_root, "send", stream)
-            r, recv = s, send
+            r, into = s, send
         elif send is None and not at_root:
             r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv", stream)
             s = 0
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
-        self._run(c.comm_ncclBroadcast, (send, recv, keep, stream), s, r, n, t, root, self._stream(stream), config=config)
-        return recv
+        self._run(c.comm_ncclBroadcast, (send, into, keep, stream), s, r, n, t, root, self._stream(stream), config=config)
+        return into  # type: ignore[no-any-return]  # one of the two, and single() has refused None
 
     def bcast(
-        self, buffer: Any, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
-    ) -> Any:
+        self, buffer: Recv, root: int = 0, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Recv:
         """Every rank ends up with the root's buffer; `broadcast` in place under MPI's name. (ncclBcast, by ncclBroadcast)"""
         return self.broadcast(buffer, None, root, count=count, dtype=dtype, stream=stream, config=config)
 
@@ -228,8 +233,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         return recv
 
     def all_gather(
-        self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
-    ) -> Any:
+        self, send: Any, recv: Recv, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Recv:
         """Every rank ends up with all ranks' send buffers in recv, in rank order. In place: send is this rank's slice of recv.
 
         `send`: n, `recv`: nranks * n. (ncclAllGather)
@@ -241,14 +246,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def reduce_scatter(
         self,
         send: Any,
-        recv: Any,
+        recv: Recv,
         op: Any = SUM,
         *,
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Rank r ends up with slice r of the reduction of all send buffers. In place: recv is this rank's slice of send.
 
         `send`: nranks * n, `recv`: n. (ncclReduceScatter)
@@ -258,8 +263,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         return recv
 
     def all_to_all(
-        self, send: Any, recv: Any, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
-    ) -> Any:
+        self, send: Any, recv: Recv, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Recv:
         """Slice i of recv is what rank i had in slice r of its send buffer, r being this rank. There is no in-place form.
 
         `send` and `recv`: nranks * n each. (ncclAlltoAll; before NCCL 2.28.3 sends and receives)
@@ -302,14 +307,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
     def scatter(
         self,
         send: Any,
-        recv: Any,
+        recv: Recv,
         root: int = 0,
         *,
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Rank r ends up with slice r of the root's send buffer; elsewhere send is not used and may be None.
 
         In place at the root: recv is slice `root` of send. `send`: nranks * n, `recv`: n. (ncclScatter; before NCCL 2.28.3
@@ -341,8 +346,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         self._run(c.comm_ncclSend, (buffer, keep, stream), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
 
     def recv(
-        self, buffer: Any, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
-    ) -> Any:
+        self, buffer: Recv, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Recv:
         """This buffer ends up with what the peer's matching `send` sends: as many elements, of the same type. (ncclRecv)"""
         r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer", stream)
         self._run(c.comm_ncclRecv, (buffer, keep, stream), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
@@ -352,14 +357,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         self,
         send: Any,
         to: int,
-        recv: Any,
+        recv: Recv,
         source: int,
         *,
         count: Any = None,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Rank `to` gets send and this rank gets recv from rank `source`, at the same time. Sizes and types may differ.
 
         A group of one ncclSend and one ncclRecv.

@@ -54,7 +54,8 @@ class Config(Settings):
 
     `blocking=False` makes init and calls return while they are in progress; see `Communicator.poll`. The other fields are
     hints for GPUs and networks (see NCCL's documentation of ncclConfig_t); the CPU library checks them and has no use for
-    them, but for numRmaSig.
+    them, but for numRmaSig. A field that the loaded library does not know is a NotAvailableError which names the release that
+    does, where the Config is used; a value that NCCL refuses is an InvalidArgumentError there.
     """
 
     STRUCT = "ncclConfig_t"
@@ -109,6 +110,8 @@ class Config(Settings):
 
 class CollConfig(Settings):
     """How one collective works: the fields of ncclCollConfig_t under NCCL's names, for `config=`. None leaves a field to the library.
+
+    NotAvailableError before NCCL 2.31.2, where it is used.
 
     `ext`: options of vendors, as (vendorId, optionId, value) with an int or str for a value. `launchCompletionEvent`: a CUDA
     event (of CUDA Python, torch or CuPy) or its handle.

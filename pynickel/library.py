@@ -84,7 +84,7 @@ class Library:
 
     @property
     def parameters(self) -> Parameters:
-        """The library's parameters: what its environment variables are set to, by name."""
+        """The library's parameters: what its environment variables are set to, by name; NotAvailableError before NCCL 2.30.4."""
         from .parameters import Parameters
 
         return Parameters(self)
@@ -92,7 +92,7 @@ class Library:
     def set_encryption(self, key: str | None) -> None:
         """Communicators that this process makes from now on encrypt what goes over networks; None: they do not.
 
-        `key`: the same secret of at least 32 bytes on all ranks. Builds without TLS fail at the next init.
+        `key`: the same secret of at least 32 bytes on all ranks. Builds without TLS fail at the next init. (ncclSetEncryption)
         """
         if key is not None and (not isinstance(key, str) or len(key.encode()) < 32):
             raise ValueError("key must be a str of at least 32 bytes, or None")
@@ -107,7 +107,7 @@ class Library:
         return name in self._present
 
     def address(self, name: str) -> int:
-        """The address of a C function, for callers that need no Python: numba, Cython, JAX FFI, C."""
+        """The address of a C function, for callers that need no Python: numba, Cython, JAX FFI, C; else NotAvailableError."""
         if name not in symbols():
             raise ValueError(f"{name!r} is no function of NCCL's C API up to {'.'.join(map(str, KNOWN))}")
         if not self.has(name):
@@ -151,7 +151,8 @@ os.register_at_fork(after_in_child=lambda: globals().update(lock=threading.RLock
 def load(library: str | os.PathLike[str] | Library | None = None) -> Library:
     """A library by kind ("host", "nvidia", "rccl"), by path, or, with None, by PYNICKEL_LIBRARY or what this machine has.
 
-    Loading the same file again gives the same object. The default of `get_library` stays what it is.
+    Loading the same file again gives the same object. The default of `get_library` stays what it is. LibraryNotFoundError:
+    its text lists every place that was tried, with the loader's own words.
     """
     if isinstance(library, Library):
         return library
@@ -165,7 +166,7 @@ def load(library: str | os.PathLike[str] | Library | None = None) -> Library:
 
 
 def get_library() -> Library:
-    """The default library, loaded on first use."""
+    """The default library, loaded on first use; LibraryNotFoundError as for `load`."""
     global default
     with lock:
         if default is None:
@@ -174,7 +175,7 @@ def get_library() -> Library:
 
 
 def set_default_library(library: str | os.PathLike[str] | Library) -> Library:
-    """Make a library the default, before anything has used the default; later only the same one again."""
+    """Make a library the default, before anything has used the default; later only the same one again, else InvalidUsageError."""
     global default
     with lock:
         wanted = load(library)
@@ -194,7 +195,7 @@ def check(code: int, function: str = "the call", library: Library | None = None)
 
 
 def address(name: str, library: Library | None = None) -> int:
-    """The address of a C function of the default library."""
+    """The address of a C function, by default of the default library; ValueError for a name that is none."""
     return (library or get_library()).address(name)
 
 

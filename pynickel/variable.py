@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import batch
 from ._nccl import lib
@@ -17,6 +17,7 @@ from .errors import OverlapError
 from .layout import View
 
 NOTHING = View(0, 0, None)
+Recv = TypeVar("Recv")  # whatever object the caller receives into
 
 
 class VariableCounts(Calls):
@@ -28,8 +29,8 @@ class VariableCounts(Calls):
     __slots__ = ()
 
     def all_gather_v(
-        self, send: Any, recv: Any, counts: Sequence[int], *, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
-    ) -> Any:
+        self, send: Any, recv: Recv, counts: Sequence[int], *, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
+    ) -> Recv:
         """Every rank ends up with all ranks' send buffers in recv, in rank order; rank i sends counts[i] elements.
 
         In place: send is this rank's part of recv. It is a group of broadcasts. `send`: counts[rank], `recv`: sum(counts).
@@ -49,14 +50,14 @@ class VariableCounts(Calls):
     def reduce_scatter_v(
         self,
         send: Any,
-        recv: Any,
+        recv: Recv,
         counts: Sequence[int],
         op: Any = SUM,
         *,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Rank r ends up with its part, counts[r] elements, of the reduction of all send buffers.
 
         In place: recv is this rank's part of send. It is a group of reductions. `send`: sum(counts), `recv`: counts[rank].
@@ -105,14 +106,14 @@ class VariableCounts(Calls):
     def scatter_v(
         self,
         send: Any,
-        recv: Any,
+        recv: Recv,
         counts: Sequence[int],
         root: int = 0,
         *,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Rank r ends up with its part, counts[r] elements, of the root's send buffer; elsewhere send is not used and may be None.
 
         In place at the root: recv is the root's part of send. It is a group of sends and receives.
@@ -133,14 +134,14 @@ class VariableCounts(Calls):
     def all_to_all_v(
         self,
         send: Any,
-        recv: Any,
+        recv: Recv,
         send_counts: Sequence[int],
         recv_counts: Sequence[int],
         *,
         dtype: Any = None,
         stream: Any = None,
         config: CollConfig | None = None,
-    ) -> Any:
+    ) -> Recv:
         """Part i of recv, recv_counts[i] elements, is what rank i had as part r of its send buffer, r being this rank.
 
         send_counts[i] here is recv_counts[r] on rank i. There is no in-place form. It is a group of sends and receives.

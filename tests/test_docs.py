@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -91,3 +92,11 @@ def test_errors_page() -> None:
         assert not also or also in bases, name
         stands_for = [str(int(number)) for number, kind in report.CLASSES.items() if issubclass(classes[name], kind) and 0 < number < 9]
         assert code in ("", *stands_for), name
+
+
+def test_drawings() -> None:
+    """The drawings of all-reduce are those that their script makes."""
+    images = snippets.ROOT / "docs" / "images"
+    drawn = runpy.run_path(str(images / "all_reduce.py"))
+    assert drawn["ring"]() == (images / "ring.svg").read_text()
+    assert drawn["tree"]() == (images / "tree.svg").read_text()
