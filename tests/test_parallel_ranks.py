@@ -56,7 +56,7 @@ def one_is_killed(rank: int, ids: list[UniqueId], where: str) -> tuple[Any, ...]
         return *seen, float(rest.all_reduce(np.ones(1))[0])
 
 
-@pytest.mark.parametrize("where", ["before", "inside", "queued"])
+@pytest.mark.parametrize("where", ["before", *(pytest.param(where, marks=pytest.mark.slow) for where in ("inside", "queued"))])
 def test_a_killed_rank(where: str) -> None:
     """Scenario 46: when a child is killed the parent, as rank 0, and the other child get RemoteError with its rank, later calls are
     refused, and the two go on with a new communicator; the parent also learns from its children how it was killed."""
