@@ -21,7 +21,13 @@ def without_measures(text: str) -> list[str]:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.name, marks=[pytest.mark.slow] if path.stem in ("calibrate", "fork_and_sync") else [])
+        for path in sorted(FOLDER.glob("*.py"))
+    ],
+)
 def test_what_an_example_prints(name: str) -> None:
     """An example prints what it says that it prints, nothing else, and leaves no process."""
     documented = ast.get_docstring(ast.parse((FOLDER / name).read_text())) or ""

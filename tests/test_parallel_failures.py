@@ -82,6 +82,30 @@ def test_a_failure_is_told_once_and_the_others_go_on() -> None:
     assert list(parallel.children) == [other.id]
 
 
+def test_a_cause_is_told_before_what_follows_from_it() -> None:
+    """A child that fails because it lost somebody, and is first to say so, is told after the one that failed by itself; when nobody else
+    fails, it is told half a second later, or at the wait's own deadline."""
+    lonely, failing = parallel.nfork(2)
+    sleeping = parallel.run(sleep)
+    lonely.exec("raise ConnectionError('my peer is gone')")
+    failing.exec("import time; time.sleep(0.2)\nraise ValueError('it was me')")
+    for match, follows in (("ValueError: it was me", False), ("ConnectionError: my peer is gone", True)):
+        with pytest.raises(ChildError, match=match) as caught:
+            lonely.receive()
+        assert caught.value.follows is follows
+    for timeout in (10, 0.2):
+        lonely = parallel.run("raise ConnectionError('my peer is gone')")
+        while lonely.failure is None:
+            time.sleep(0.005)
+        with pytest.raises(ChildError, match="ConnectionError: my peer is gone"):
+            (lonely if timeout > 1 else sleeping).receive(timeout=timeout)
+    lonely = parallel.run("raise ConnectionError('my peer is gone')")
+    while lonely.exitcode is None:
+        time.sleep(0.005)
+    with pytest.raises(ChildError, match="ConnectionError: my peer is gone"):
+        lonely.send(bytes(1000))
+
+
 def test_a_failure_is_not_lost_when_nobody_waits() -> None:
     """close raises a failure that no wait has raised, after all children have ended."""
     failing, _ = parallel.run("1 / 0"), parallel.run(sleep)

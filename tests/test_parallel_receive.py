@@ -235,6 +235,7 @@ def test_other_classes_travel_as_they_say(monkeypatch: pytest.MonkeyPatch) -> No
     assert child.receive().values.tolist()[0] >= 1
 
 
+@pytest.mark.slow
 def test_torch_tensors_are_not_copied() -> None:
     """PyTorch's tensors go beside the pickle, too, with types that NumPy lacks, shapes, and whether they want gradients."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -87,7 +87,7 @@ class Child(Link, Commands):
                 self.done = True
             elif message.kind == kinds.FAILED:
                 told = json.loads(bytes(message.parts[0]))
-                self.fail(f"failed: {told['error']}", traceback=told["traceback"])
+                self.fail(f"failed: {told['error']}", traceback=told["traceback"], follows=told["follows"])
             news.changed.notify_all()
 
     def ended(self, exitcode: int, last_lines: str) -> None:
@@ -101,18 +101,21 @@ class Child(Link, Commands):
                 self.fail(end_in_words(exitcode) + stage, last_lines=last_lines)
             news.changed.notify_all()
 
-    def fail(self, what: str, traceback: str = "", last_lines: str = "") -> None:
-        """Keep the failure for the next wait, unless the parent itself is ending this child."""
+    def fail(self, what: str, traceback: str = "", last_lines: str = "", follows: bool = False) -> None:
+        """Keep the failure for the next wait, unless it comes of the parent's ending this child."""
         text = f"{self.name} {what}{quoted('its traceback', traceback)}{quoted('its last lines on stderr', last_lines)}"
         error = ChildError(text, id=self.id, pid=self.pid, traceback=traceback, exitcode=self.exitcode)
+        error.follows = follows
         with news.changed:
             self.failure = error
-            if not self.closing:
-                news.failures.append(error)
+            if not self.closing or (traceback and not follows):
+                news.add_failure(error)
             news.changed.notify_all()
 
     def check_end(self, doing: str) -> None:
         """Raise ChildError if this child has failed or ended."""
+        if news.holds(self.failure):
+            return
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self.over:
@@ -122,5 +125,6 @@ class Child(Link, Commands):
     def lost(self, doing: str) -> NoReturn:
         """Wait for the reason of a broken connection and raise it."""
         wait_for([self], lambda child: child.exitcode is not None, "say why its connection broke", Deadline(_ENDING))
+        wait_for([self], lambda child: not news.holds(child.failure), "say why its connection broke", Deadline(_ENDING))
         self.check_end(doing)
         raise ChildError(f"{self.name} cannot {doing}", id=self.id, pid=self.pid)

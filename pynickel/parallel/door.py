@@ -20,6 +20,7 @@ from pynickel.parallel.deadline import Deadline
 _NONCE = 32  # bytes of a random number, of a key, and of an HMAC
 _CHILD, _PARENT = b"pynickel child 1", b"pynickel parent 1"  # so that nobody's answer serves as another's
 _PATIENCE = 5.0  # seconds in which somebody who has connected must have answered
+VANISHED = (10, 5, 3)  # seconds of silence before a machine is asked whether it is there, between two questions, and questions
 _GUESTS = 16  # of whom we wait for an answer at a time
 _GLANCE = 100  # milliseconds between two looks at the rest of the world
 
@@ -144,10 +145,12 @@ def _proof(key: bytes, who: bytes, listener: bytes, child: bytes) -> bytes:
 
 
 def tuned(connection: socket.socket) -> socket.socket:
-    """Small messages go at once, and a machine that has vanished is noticed within about 25 seconds."""
+    """Small messages go at once, and a machine that has vanished is noticed, whether it owes us an answer or not."""
+    idle, between, tries = VANISHED
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, between)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, tries)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (idle + between * tries))
     return connection

@@ -13,7 +13,10 @@ class ChildError(RuntimeError):
 
     `id` and `pid` say which; `traceback` is its traceback (empty when it was killed or left by itself);
     `exitcode` is its exit code, minus the signal number if one killed it, None while that is not known.
+    `follows` is True when the child lost somebody else: the cause is rather there.
     """
+
+    follows = False
 
     def __init__(self, text: str, *, id: int = 0, pid: int = 0, traceback: str = "", exitcode: int | None = None) -> None:
         super().__init__(text)

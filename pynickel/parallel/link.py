@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
@@ -12,21 +14,43 @@ from pynickel.parallel.channel import Channel
 from pynickel.parallel.deadline import Deadline
 from pynickel.parallel.failure import ChildError
 
+_CAUSE = 0.5  # seconds in which the failure that made another child fail turns up
+
 
 class News:
     """What the reading threads tell the waiting ones. `changed` guards everything they share."""
 
     changed: threading.Condition
-    failures: list[ChildError]  # of any child, oldest first, until a wait has raised them
+    failures: list[ChildError]  # of any child until a wait has raised them, oldest first, those that follow from others last
     told: bool  # one has been raised since the last close
+    hold: float  # until when failures that follow from others are held back: the time is monotonic's
 
     def __init__(self) -> None:
         self.renew()
 
-    def raise_failure(self) -> None:
-        """Raise the oldest failure that nobody has seen."""
+    def add_failure(self, error: ChildError) -> None:
+        """Keep a failure for the next wait. When a rank fails its peers do, too, and may be first to say so: they wait for it."""
         with self.changed:
-            if self.failures:
+            if error.follows and not self.failures:
+                self.hold = time.monotonic() + _CAUSE
+            self.failures.append(error)
+            self.failures.sort(key=lambda failure: failure.follows)
+
+    def held(self) -> float:
+        """Seconds for which the failures that there are are held back; math.inf when there are none."""
+        if not self.failures:
+            return math.inf
+        return max(0.0, self.hold - time.monotonic()) if self.failures[0].follows else 0.0
+
+    def holds(self, error: ChildError | None) -> bool:
+        """Whether this failure shall not be raised yet."""
+        with self.changed:
+            return error in self.failures and 0 < self.held() < math.inf
+
+    def raise_failure(self, whatever: bool = False) -> None:
+        """Raise the first failure that nobody has seen, `whatever` else may still come."""
+        with self.changed:
+            if self.failures and (whatever or not self.held()):
                 self.told = True
                 raise self.failures.pop(0)
 
@@ -39,7 +63,7 @@ class News:
 
     def renew(self) -> None:
         """Begin anew with a lock of its own: in a copy of this process another thread may have held the old one."""
-        self.changed, self.failures, self.told = threading.Condition(), [], False
+        self.changed, self.failures, self.told, self.hold = threading.Condition(), [], False, 0.0
 
 
 news = News()
@@ -102,6 +126,7 @@ def wait_for(
                 for link in missing:
                     link.check_end(doing)
             if deadline.left() <= 0:
+                news.raise_failure(whatever=True)
                 names = ", ".join(link.name for link in missing)
                 raise TimeoutError(f"{names} did not {doing} within {deadline.seconds:g} s")
-            news.changed.wait(deadline.left())
+            news.changed.wait(min(deadline.left(), news.held()))

@@ -131,7 +131,7 @@ def _tell_failure(parent: Parent, error: BaseException) -> None:
     """The parent shows the traceback, once; only when it cannot be reached does this process."""
     text = "".join(traceback.format_exception(type(error), error, _without_ours(error.__traceback__)))
     line = traceback.format_exception_only(type(error), error)[-1].strip()
-    told = json.dumps({"error": line, "traceback": text})
+    told = json.dumps({"error": line, "traceback": text, "follows": isinstance(error, ConnectionError)})
     if not _tell(parent, kinds.FAILED, told.encode()):
         sys.stderr.write(text)
 
