@@ -16,7 +16,7 @@ from helpers.ranks import run
 
 import pynickel
 from pynickel import LauncherMismatchError, RendezvousError, UniqueId, WaitTimeoutError, rendezvous
-from pynickel.rendezvous import devices, meeting, trust
+from pynickel.rendezvous import devices, meeting, mpi, torchrun, trust
 from pynickel.rendezvous.rows import Verdict
 from pynickel.rendezvous.ways import Way
 from pynickel.tools.run import free_port
@@ -316,3 +316,35 @@ def test_arguments() -> None:
             rendezvous.init(**arguments)  # type: ignore[arg-type]
     with pytest.raises(pynickel.InvalidUsageError), pynickel.group():
         rendezvous.init()
+
+
+def test_one_machine_without_mpi_or_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of mpirun without a usable mpi4py, and of torchrun without torch, meet on one machine by a file in a private folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(torchrun, "torch_is_there", lambda: False)
+    monkeypatch.setattr(mpi, "communicator", broken_mpi)
+    families = (
+        ("OMPI_COMM_WORLD_{}", {"PMIX_NAMESPACE": "prterun-x-1@1"}),
+        ("MV2_COMM_WORLD_{}", {"PYNICKEL_RENDEZVOUS": str(tmp_path)}),
+    )
+    for form, more in families:
+        envs = [
+            {
+                **{
+                    form.format(name): str(value)
+                    for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), (i, 2, i, 2), strict=True)
+                },
+                **more,
+            }
+            for i in range(2)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            assert [told.error for told in pool.map(say, envs)] == [None, None]  # type: ignore[union-attr]
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2"}
+    assert [told.error for told in all_say(rank(0, 2, LOCAL_RANK="0", **agent), rank(1, 2, LOCAL_RANK="1", **agent))] == [None, None]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def broken_mpi(which: Any = "mpi") -> Any:
+    """mpi4py without an MPI library."""
+    raise RendezvousError("cannot load MPI library")

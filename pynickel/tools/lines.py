@@ -10,7 +10,7 @@ import time
 _TRACEBACK = b"Traceback (most recent call last):"
 _HOLD = 1.0  # seconds; a program that goes on after printing a traceback shows it then
 _KEPT = 20  # lines for the report
-_LONGEST = 65536  # bytes without a newline that are held back
+_LONGEST = 1 << 20  # bytes without a newline that are held back
 
 
 class Lines:
