@@ -119,7 +119,7 @@ def test_gradient_is_the_slope_of_the_loss() -> None:
 class StrictArrays:
     """The arrays of a library that refuses all that is not in the array API standard; it stands for CuPy."""
 
-    xp, stream, dtype = array_api_strict, None, "float64"
+    xp, dtype = array_api_strict, "float64"
 
     def vector(self, count: int) -> Any:
         """Zeros."""

@@ -16,7 +16,6 @@ class HostArrays:
     """NumPy arrays."""
 
     xp = np
-    stream = None
     place = "the CPU"
 
     def __init__(self, library: pynickel.Library, dtype: str) -> None:
@@ -45,7 +44,6 @@ class GpuArrays:
 
         cupy.cuda.Device(device).use()
         self.xp, self.library, self.dtype = cupy, library, dtype
-        self.stream = cupy.cuda.get_current_stream()
         self.place = f"GPU {device}"
 
     def vector(self, count: int) -> Any:

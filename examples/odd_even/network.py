@@ -16,6 +16,7 @@ from optimizers import OPTIMIZERS
 from settings import Settings
 
 from pynickel import Communicator, UniqueId
+from pynickel.training import average_gradients
 
 Meet = Callable[[str], object]
 
@@ -53,7 +54,7 @@ class Network:
 
     def take_part(self, shares: list[int], rank: int) -> None:
         """Learn how many samples each worker has in an update."""
-        self.own, self.all = shares[rank], sum(shares)
+        self.shares, self.own, self.all = shares, shares[rank], sum(shares)
         self.first = sum(shares[:rank])
 
     def connect(self, unique_id: UniqueId, rank: int) -> None:
@@ -66,14 +67,13 @@ class Network:
         self.updates += 1
         meet("gradients computed")
         if self.settings.share == "gradients":
-            self.sum(self.gradients, meet)
-            self.gradients /= self.all
+            self.average([self.gradients], "sum", meet)
             self.optimizer.step(self.parameters, self.gradients)
         else:
             self.gradients /= self.own
             self.optimizer.step(self.parameters, self.gradients)
             if self.updates % self.settings.every == 0:
-                self.average(meet)
+                self.average(self.drifting(), "mean", meet)
         meet("updated")
         return statistics
 
@@ -87,24 +87,21 @@ class Network:
         loss = float(sum(losses))
         return Statistics(loss, self.own, drawn - began, time.perf_counter() - drawn)
 
-    def average(self, meet: Meet) -> None:
-        """All workers' mean takes the parameters' place; who has seen more samples weighs more.
+    def drifting(self) -> list[Any]:
+        """What each worker has of its own when parameters are shared: these, and, after several updates, where its optimizer stands.
 
-        A worker that has gone its own way for several updates also gives up where its optimizer stood (Nesterov's y, say): in
-        one place with its parameters it makes sense, beside everybody's it is a wrong momentum, which grows from time to time.
+        In one place with its parameters that (Nesterov's y, say) makes sense; beside everybody's it is a wrong momentum, which
+        grows from time to time.
         """
         vectors = [self.parameters]
         if self.settings.every > 1:
             vectors += [value for value in self.optimizer.state.values() if hasattr(value, "shape")]
-        for vector in vectors:
-            vector *= self.own
-            self.sum(vector, meet)
-            vector /= self.all
+        return vectors
 
-    def sum(self, vector: Any, meet: Meet) -> None:
-        """The sum over all workers takes the vector's place in each of them."""
+    def average(self, vectors: list[Any], reduction: str, meet: Meet) -> None:
+        """All workers' mean takes the vectors' place; who has seen more samples weighs more."""
         meet("before sharing")
-        self.comm.all_reduce(vector, stream=self.arrays.stream)
+        average_gradients(self.comm, vectors, self.shares, reduction=reduction)
         meet("after sharing")
 
     def mean_absolute(self, vector: Any) -> float:

@@ -27,9 +27,9 @@ class Bucket:
         size = sum(real_size(kind, like) for like in likes)
         self.type, self.count = DataType[dtype], size + notes
         self.memory = mem_alloc(self.count * self.type.itemsize, library=comm.library)
-        flat = kind.flat(self.memory, dtype, kind.place(likes[0]))
-        self.flat, self.notes = flat[:size], flat[size:]
-        self.pieces = kind.pieces(self.flat, likes)
+        self.whole = kind.flat(self.memory, dtype, kind.place(likes[0]))
+        self.values, self.notes = self.whole[:size], self.whole[size:]
+        self.pieces = kind.pieces(self.values, likes)
 
 
 class Buckets:
@@ -44,14 +44,20 @@ class Buckets:
             for number, (dtype, which) in enumerate(dealt(kind, likes))
         ]
         self.notes = self.buckets[0].notes
+        self._own_notes, self._noted = kind.dense_copy(self.notes), [0.0]  # this rank's, and what is written there
 
     def fill(self, arrays: Sequence[Any], weight: float = 1.0, factor: float = 1.0) -> None:
         """Copy the arrays in, times a factor; note the weight, and which of them are there: None counts as zeros."""
+        noted = [weight, *(float(array is not None) for array in arrays)]
+        if noted != self._noted:  # seldom, and telling a GPU takes a while
+            self.kind.numbers(noted, self._own_notes)
+            self._noted = noted
+        pieces, here = [self.notes], [self._own_notes]
         for bucket in self.buckets:
-            self.kind.pack(bucket.flat, bucket.pieces, [arrays[i] for i in bucket.which])
+            self.kind.pack(bucket.whole, bucket.pieces + pieces, [arrays[i] for i in bucket.which] + here)
             if factor != 1.0:
-                bucket.flat *= factor
-        self.kind.numbers([weight, *(float(array is not None) for array in arrays)], self.notes)
+                bucket.values *= factor
+            pieces, here = [], []
 
     def sum(self, comm: Communicator) -> None:
         """Every rank ends up with the sums over all ranks in its buckets."""
@@ -92,17 +98,23 @@ by_module: WeakKeyDictionary[Any, WeakKeyDictionary[Any, tuple[Any, Buckets]]] =
 by_form: WeakKeyDictionary[Any, dict[Any, Buckets]] = WeakKeyDictionary()
 
 
-def buckets_for(comm: Communicator, kind: Kind, likes: Sequence[Any], owner: Any = None) -> Buckets:
-    """The buckets of these arrays; `owner` is the module that has them, if one has, and then they are for it alone."""
-    form = tuple((tuple(like.shape), kind.dtype(like), kind.place(like)) for like in likes)
-    if owner is not None:
-        mine = by_module.setdefault(comm, WeakKeyDictionary())
-        if owner not in mine or mine[owner][0] != form:
-            mine[owner] = form, Buckets(comm, kind, likes)
-        return mine[owner][1]
+def buckets_of_module(comm: Communicator, kind: Kind, module: Any, parameters: Sequence[Any]) -> Buckets:
+    """The buckets that are for the gradients of this module alone."""
+    mine = by_module.setdefault(comm, WeakKeyDictionary())
+    now = [(id(parameter), parameter.data_ptr()) for parameter in parameters]
+    known = mine.get(module)
+    if known is None or known[0][0] != now:
+        # The parameters are kept, so that the numbers cannot come to mean others.
+        known = mine[module] = (now, parameters), Buckets(comm, kind, parameters)
+    return known[1]
+
+
+def buckets_for(comm: Communicator, kind: Kind, likes: Sequence[Any]) -> Buckets:
+    """The buckets of arrays like these."""
+    form = kind.name, tuple((tuple(like.shape), kind.dtype(like), kind.place(like)) for like in likes)
     forms = by_form.setdefault(comm, {})
-    found = forms.pop((kind.name, form), None) or Buckets(comm, kind, likes)
-    forms[kind.name, form] = found  # the last one used is the last one
+    found = forms.pop(form, None) or Buckets(comm, kind, likes)
+    forms[form] = found  # the last one used is the last one
     while len(forms) > SETS:
         del forms[next(iter(forms))]
     return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import kinds
-from .buckets import Buckets, buckets_for
+from .buckets import Buckets, buckets_for, buckets_of_module
 from .kinds import Kind
 
 if TYPE_CHECKING:
@@ -32,16 +32,15 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, not {reduction!r}")
     weight, total = checked_weights(comm, weights)
     owner = arrays if kinds.is_torch(arrays, "Module") else None
-    likes, grads, parameters = collected(arrays, owner)
+    kind, likes, grads, parameters = collected(arrays, owner)
     if not likes:
         return
-    kind = kinds.of(likes)
     factor = 1.0 if weight is None or reduction == "sum" else weight
     divisor = comm.nranks if weight is None else total
-    if owner is None and not parameters and divisor is not None and alone(kind, likes):
+    if not parameters and divisor is not None and alone(kind, likes):
         one_array(comm, kind, likes[0], factor, divisor)
         return
-    buckets = buckets_for(comm, kind, likes, owner)
+    buckets = buckets_for(comm, kind, likes) if owner is None else buckets_of_module(comm, kind, owner, likes)
     buckets.fill(grads, weight or 0.0, factor)
     buckets.sum(comm)
     divide(buckets, summed_weight(buckets) if divisor is None else divisor)
@@ -53,23 +52,24 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
                 kind.copy(likes[i], piece)
 
 
-def collected(arrays: Any, owner: Any) -> tuple[list[Any], list[Any], bool]:
-    """What has the gradients' shapes, the gradients, and whether these are the `.grad` of parameters."""
+def collected(arrays: Any, owner: Any) -> tuple[Kind, list[Any], list[Any], bool]:
+    """The kind of arrays, what has the gradients' shapes, the gradients, and whether these are the `.grad` of parameters."""
     if owner is not None:
-        from .torch_arrays import gradient, trained
+        from .torch_arrays import Torch, gradients, trained
 
         likes = trained(owner)
-        return likes, [gradient(parameter) for parameter in likes], True
+        return kinds.made(Torch), likes, gradients(likes), True
     found = kinds.listed(arrays)
+    kind = kinds.of(found)
     of_module = [kinds.is_torch(array, "Parameter") for array in found]
     if any(of_module):
         if not all(of_module):
             raise TypeError("arrays holds parameters of torch and plain arrays; average the one and the other by themselves")
-        from .torch_arrays import gradient
+        from .torch_arrays import gradients
 
         likes = [parameter for parameter in found if parameter.requires_grad]
-        return likes, [gradient(parameter) for parameter in likes], True
-    return found, found, False
+        return kind, likes, gradients(likes), True
+    return kind, found, found, False
 
 
 def checked_weights(comm: Communicator, weights: Any) -> tuple[float | None, float | None]:
@@ -130,7 +130,7 @@ def divide(buckets: Buckets, divisor: Any) -> None:
     if isinstance(divisor, (int, float)) and divisor == 1:
         return
     for bucket in buckets.buckets:
-        bucket.flat /= divisor
+        bucket.values /= divisor
 
 
 def give_back(buckets: Buckets, likes: list[Any], grads: list[Any], as_views: bool) -> None:

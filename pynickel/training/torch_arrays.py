@@ -55,12 +55,16 @@ class Torch(Kind):
         return torch.view_as_complex(vector.view(-1, 2))
 
     def pack(self, flat: Any, pieces: Sequence[Any], arrays: Sequence[Any]) -> None:
-        """Copy the tensors in; None is zeros."""
-        if all(array is not None and array.dtype == flat.dtype for array in arrays):
-            if not all(array.data_ptr() == piece.data_ptr() for array, piece in zip(arrays, pieces, strict=True)):
-                torch.cat([array.detach().reshape(-1) for array in arrays], out=flat)
+        """Copy the tensors in; None is zeros. What is there already stays, and if nothing is, one call copies all."""
+        pairs = zip(pieces, arrays, strict=True)
+        todo = [(piece, array) for piece, array in pairs if array is None or array.data_ptr() != piece.data_ptr()]
+        if len(todo) == len(arrays) and all(array is not None and array.dtype is flat.dtype for array in arrays):
+            parts = [array.reshape(-1) for array in arrays]
+            if any(part.requires_grad for part in parts):
+                parts = [part.detach() for part in parts]
+            torch.cat(parts, out=flat)
             return
-        for piece, array in zip(pieces, arrays, strict=True):
+        for piece, array in todo:
             if array is None:
                 piece.zero_()
             else:
@@ -98,9 +102,10 @@ def trained(module: Any) -> list[Any]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def gradient(parameter: Any) -> Any:
-    """A parameter's gradient, which may be None."""
-    grad = parameter.grad
-    if grad is not None and grad.layout != torch.strided:
-        raise TypeError(f"a gradient is {grad.layout}; only dense gradients can be averaged (Embedding(sparse=False) makes them)")
-    return grad
+def gradients(parameters: Sequence[Any]) -> list[Any]:
+    """Their gradients, each of which may be None."""
+    grads = [parameter.grad for parameter in parameters]
+    for grad in grads:
+        if grad is not None and grad.is_sparse:
+            raise TypeError(f"a gradient is {grad.layout}; only dense gradients can be averaged (Embedding(sparse=False) makes them)")
+    return grads

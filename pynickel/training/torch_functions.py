@@ -52,7 +52,7 @@ class Replicas(torch.autograd.Function):  # type: ignore[misc]
         found: list[Any] = [None] * len(likes)
         for bucket in buckets.buckets:
             # A copy, which autograd may keep as .grad: the bucket's memory is needed again in the next step.
-            copy = bucket.flat.clone()
+            copy = bucket.values.clone()
             for i, piece in zip(bucket.which, buckets.kind.pieces(copy, [likes[i] for i in bucket.which]), strict=True):
                 found[i] = None if i in nowhere else piece.to(likes[i].dtype)
         return None, *found
