@@ -52,7 +52,7 @@ def find(everybody: bool = False, pids: Iterable[int] | None = None) -> list[Hel
                     found.append(held)
         except (psutil.Error, OSError):  # it has just ended, or is none of our business
             continue
-    return sorted(found, key=lambda held: held.started)
+    return sorted(found, key=lambda held: (int(held.started), held.pid))
 
 
 def look(process: Any, library: Library) -> Held | None:

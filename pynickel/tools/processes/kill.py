@@ -64,7 +64,7 @@ def end(found: Sequence[Held], grace: float) -> list[int]:
                 process.send_signal(signal.SIGCONT)  # a stopped one takes no notice otherwise
                 processes.append(process)
         except psutil.NoSuchProcess:
-            continue
+            click.echo(f"{held.pid} had ended already")
     alive = still_there(processes, grace)
     for process in alive:
         try:
