@@ -42,4 +42,8 @@ ncclResult_t nickelCommSetTimeout(ncclComm_t comm, double seconds);
 /* check is called from every wait about ten times a second, on the waiting thread; a value other than 0 ends the call. NULL removes it. */
 void nickelSetInterruptCheck(int (*check)(void));
 
+/* From outside, without joining: what the ranks of a communicator do, as JSON. pid has its segment open as descriptor fd (a memfd "nickel").
+   The text is cut to size, its whole length goes to *length. */
+ncclResult_t nickelInspect(int pid, int fd, char *text, size_t size, size_t *length);
+
 #endif

@@ -98,6 +98,7 @@ void nh_signal(ncclComm_t comm, nh_pair *pair, int index);
 uint64_t nh_signals(nh_pair *pair, int index);
 void nh_set_waits(ncclComm_t comm, nh_wait wait);
 nh_wait nh_waits(ncclComm_t comm, int rank);
+double nh_waits_since(ncclComm_t comm, int rank);                 /* seconds of nh_now; only while nh_waits tells of one */
 void nh_set_doing(ncclComm_t comm, const char text[NH_DOING]);
 void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING]);
 void nh_set_not_joined(ncclComm_t comm, uint64_t mark);

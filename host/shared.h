@@ -23,7 +23,7 @@
  *                pair slots    [n][n][NH_PAIR_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
 enum {
-  NH_LAYOUT = 4,                /* changes with every change of what is drawn here */
+  NH_LAYOUT = 5,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
   NH_RANKS_AT = NH_PAGE,
   NH_INLINE = 16384,            /* largest contribution that travels beside its call */
@@ -101,6 +101,7 @@ typedef struct {
   /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle or
      says at its deadline who holds up whom. */
   _Alignas(64) _Atomic uint64_t waits;
+  _Atomic uint64_t since;                      /* when that wait was first told: nanoseconds of the monotonic clock; by the rank, for texts only */
   _Atomic uint64_t met[2];                     /* names of the last two meetings that the rank has come to */
   char told[2][NH_TOLD];                       /* what it brought */
   _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join; nh_set_not_joined */

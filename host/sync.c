@@ -311,8 +311,15 @@ uint64_t nh_signals(nh_pair *pair, int index)
 void nh_set_waits(ncclComm_t comm, nh_wait wait)
 {
   uint64_t word = (uint64_t)wait.kind << 59 | (uint64_t)wait.phase << 57 | (uint64_t)wait.more << 56 | (uint64_t)wait.peer << 44 | (wait.number & 0xfffffffffff);
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
   if (!wait.kind) word = 0;
-  atomic_store(&nh_rank_at(comm->head, comm->rank)->waits, word); /* pairs with nh_waits */
+  else if (!atomic_load(&mine->waits)) atomic_store(&mine->since, (uint64_t)(nh_now() * 1e9)); /* pairs with nh_waits_since */
+  atomic_store(&mine->waits, word); /* pairs with nh_waits */
+}
+
+double nh_waits_since(ncclComm_t comm, int rank)
+{
+  return (double)atomic_load(&nh_rank_at(comm->head, rank)->since) / 1e9;
 }
 
 nh_wait nh_waits(ncclComm_t comm, int rank)

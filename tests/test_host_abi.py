@@ -21,7 +21,7 @@ from helpers.host_structs import library
 import pynickel
 
 TESTS = Path(__file__).resolve().parent
-NICKEL = {"nickelHostVersion", "nickelErrorKind", "nickelErrorRanks", "nickelCommSetTimeout", "nickelSetInterruptCheck"}
+NICKEL = {"nickelHostVersion", "nickelErrorKind", "nickelErrorRanks", "nickelCommSetTimeout", "nickelSetInterruptCheck", "nickelInspect"}
 PROGRAM = r"""
 #include <nccl.h>
 #include <stdio.h>

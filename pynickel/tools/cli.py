@@ -17,6 +17,8 @@ SUBCOMMANDS = {
     "bench": "bench.command",
     "trace": "trace.command",
     "mps": "mps.command",
+    "ps": "processes.ps",
+    "kill": "processes.kill",
     "host-lib": "host_lib",
     "run": "run",
 }

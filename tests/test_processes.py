@@ -1,0 +1,151 @@
+"""`pynickel ps` and `pynickel kill` against jobs that hang on purpose."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import pynickel
+from pynickel.tools.cli import main
+from pynickel.tools.processes import held, kill
+
+JOB = """
+import signal, sys, time
+import numpy as np
+from pynickel import rendezvous
+comm = rendezvous.init(timeout=30)
+data = np.ones(4, np.float32)
+comm.all_reduce(data)
+print("ready", flush=True)
+if comm.rank == 1:
+    if sys.argv[1] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+comm.all_reduce(data)
+"""
+
+
+@contextmanager
+def hanging(tmp_path: Path, how: str = "polite") -> Iterator[list[held.Held]]:
+    """Three ranks, of which rank 1 never comes to the second all-reduce."""
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    command = [sys.executable, "-m", "pynickel", "run", "-n", "3", "--", sys.executable, str(script), how]
+    job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield wait_for(lambda: mine(script), lambda found: sum("waits" in rank for one in found for _, rank in one.ranks()) == 2)
+    finally:
+        for one in mine(script):
+            os.kill(one.pid, signal.SIGKILL)
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
+def mine(script: Path) -> list[held.Held]:
+    """The processes of that script that hold something."""
+    return [one for one in held.find() if str(script) in one.command and "run" not in one.command]
+
+
+def wait_for(look: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    """What `look` gives as soon as it is good, within 20 s."""
+    until = time.monotonic() + 20
+    while not good(found := look()):
+        assert time.monotonic() < until, found
+        time.sleep(0.05)
+    return found
+
+
+def test_ps_shows_who_waits_for_whom(tmp_path: Path) -> None:
+    """Each rank of a hung job is listed with its program and user, and those that wait with the call, the missing rank and how long."""
+    with hanging(tmp_path) as found:
+        assert len(found) == 3
+        by_rank = {rank["rank"]: (one, rank) for one in found for _, rank in one.ranks()}
+        assert sorted(by_rank) == [0, 1, 2]
+        for number in (0, 2):
+            one, rank = by_rank[number]
+            assert rank["waits"]["operation"] == "ncclAllReduce" and rank["waits"]["peer"] == 1 and rank["rounds"] == 2
+            assert one.shared_bytes > 0 and one.started > time.time() - 100
+        assert "waits" not in by_rank[1][1] and by_rank[1][1]["rounds"] == 1
+        listed = CliRunner().invoke(main, ["ps"]).output
+        assert f"{by_rank[0][0].pid} " in listed and "ncclAllReduce for rank 1" in listed and "job.py" in listed
+        as_json = {one["pid"]: one for one in json.loads(CliRunner().invoke(main, ["ps", "--json"]).output)}
+        assert as_json[by_rank[1][0].pid]["communicators"][0]["nranks"] == 3
+
+
+def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
+    """Without --yes it asks, and no is no; with it the ranks end at SIGTERM, and nothing holds a communicator afterwards."""
+    with hanging(tmp_path) as found:
+        pids = [str(one.pid) for one in found]
+        ended = CliRunner().invoke(main, ["kill", *pids], input="n\n")
+        assert ended.exit_code == 1 and len(mine(tmp_path / "job.py")) == 3
+        ended = CliRunner().invoke(main, ["kill", "--yes", *pids])
+        assert ended.exit_code == 0, ended.output
+        assert sum("ended when asked" in line for line in ended.output.splitlines()) == 3
+        assert mine(tmp_path / "job.py") == []
+
+
+def test_kill_does_not_stop_at_deaf_ones(tmp_path: Path) -> None:
+    """A rank that takes no notice of SIGTERM is killed after the grace."""
+    with hanging(tmp_path, "deaf") as found:
+        (deaf,) = [one.pid for one in found for _, rank in one.ranks() if rank["rank"] == 1]
+        ended = CliRunner().invoke(main, ["kill", "--yes", "--grace", "0.2", str(deaf)])
+        assert ended.exit_code == 0 and f"{deaf} was killed" in ended.output
+
+
+def test_kill_touches_nobody_else() -> None:
+    """A process without a communicator is refused by its number."""
+    other = subprocess.Popen(["sleep", "30"])
+    try:
+        ended = CliRunner().invoke(main, ["kill", "--yes", str(other.pid)])
+        assert ended.exit_code == 1 and f"{other.pid}: no process of this user that holds a communicator" in ended.output
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_left_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory that NVIDIA's library left is deleted if this user owns it and nobody maps it."""
+    unused, used = tmp_path / "nccl-unused", tmp_path / "nccl-used"
+    for file in (unused, used):
+        file.write_text("x")
+    monkeypatch.setattr(kill, "LEFT", str(tmp_path / "nccl-*"))
+    monkeypatch.setattr(kill, "mapped_names", lambda: {str(used)})
+    assert kill.clean() == [f"{unused} was left over, and is deleted"]
+    assert used.exists() and not unused.exists()
+
+
+def test_inspect_refuses_what_is_no_segment() -> None:
+    """nickelInspect of a descriptor that is no segment, or of a process that is not there, is an error and not a crash."""
+    library = pynickel.load("host")
+    text, length = library.ffi.new("char[]", 100), library.ffi.new("size_t *")
+    reader, writer = os.pipe()
+    for pid, fd in ((os.getpid(), reader), (os.getpid(), 987), (1 << 22, 3)):
+        code = library.lib.nickelInspect(pid, fd, text, 100, length)
+        with pytest.raises(pynickel.NCCLError, match="segment"):
+            library.check(code, "nickelInspect")
+    os.close(reader)
+    os.close(writer)
+    assert library.lib.nickelInspect(os.getpid(), 0, library.ffi.NULL, 0, length) == pynickel.Result.INVALID_ARGUMENT
+
+
+def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
+    """A text that is longer than the room is cut, and its whole length is told."""
+    (segment, *_) = held.open_files(os.getpid())[0]
+    library = pynickel.load("host")
+    text, length = library.ffi.new("char[]", 40), library.ffi.new("size_t *")
+    library.check(library.lib.nickelInspect(os.getpid(), segment, text, 40, length), "nickelInspect")
+    assert len(library.ffi.string(text)) == 39 and length[0] > 100
+    assert held.inspect(library, os.getpid(), segment) is not None
