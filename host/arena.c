@@ -97,8 +97,7 @@ ncclResult_t nh_arena_make(void **pointer, size_t size)
 {
   if (size > SIZE_MAX / 2) return nh_error(ncclInvalidArgument, nickelKindNone, "ncclMemAlloc: %zu bytes are more than there can be", size);
   nh_arena arena = {.size = (size + NH_PAGE - 1) / NH_PAGE * NH_PAGE, .fd = memfd_create("nickel-memory", MFD_CLOEXEC)};
-  if (arena.fd < 0)
-    return nh_error(ncclSystemError, nickelKindMemory, "ncclMemAlloc: no memfd (%s): raise the limit on open files (ulimit -n), or free some", strerror(errno));
+  if (arena.fd < 0) return nh_descriptor_error("ncclMemAlloc: no memfd can be had");
   ncclResult_t result = fill(&arena);
   if (result == ncclSuccess) {
     nh_lock();
@@ -199,8 +198,9 @@ static ncclResult_t not_reached(ncclComm_t comm, int rank, int pid, const char *
     nh_fail(comm, failure);
     return nh_error_failure(comm, failure, call);
   }
-  nh_error(ncclSystemError, nickelKindMemory, "%s on rank %d of %d: the ncclMemAlloc memory of rank %d (pid %d) cannot be mapped (%s)%s", call, comm->rank,
-           comm->nranks, rank, pid, strerror(failed), failed == EMFILE || failed == ENFILE ? ": raise the limit on open files (ulimit -n), or close some" : "");
+  char text[256];
+  nh_error(ncclSystemError, nickelKindMemory, "%s on rank %d of %d: the ncclMemAlloc memory of rank %d (pid %d) cannot be mapped: %s", call, comm->rank,
+           comm->nranks, rank, pid, nh_descriptor_text(failed, text, sizeof text));
   nh_error_rank(comm, rank);
   return ncclSystemError;
 }

@@ -24,6 +24,7 @@ const char *nh_redop_name(int redop);
 
 /* memory.c: pages and descriptors */
 ncclResult_t nh_reserve(int fd, size_t offset, size_t size, const char *what);
+const char *nh_descriptor_text(int failed, char *text, size_t room);
 ncclResult_t nh_descriptor_error(const char *what);
 uint64_t nh_start_time(int pid);      /* 0: there is no such process, or it is a zombie; or errno says EMFILE or ENFILE */
 

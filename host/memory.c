@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "host.h"
 
@@ -43,12 +44,22 @@ ncclResult_t nh_reserve(int fd, size_t offset, size_t size, const char *what)
                   what, strerror(failed));
 }
 
+/* Why a descriptor could not be had, and what to do. */
+const char *nh_descriptor_text(int failed, char *text, size_t room)
+{
+  struct rlimit limit = {0};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (failed == EMFILE)
+    snprintf(text, room, "this process has reached its limit of %lu open files: raise it (ulimit -n) or close some; every communicator takes one, and so does every "
+             "piece of ncclMemAlloc memory", (unsigned long)limit.rlim_cur);
+  else if (failed == ENFILE) snprintf(text, room, "the machine has reached its limit of open files: raise it (sysctl fs.file-max) or close some");
+  else snprintf(text, room, "%s", strerror(failed));
+  return text;
+}
+
 /* From errno. */
 ncclResult_t nh_descriptor_error(const char *what)
 {
-  int failed = errno;
-  if (failed == EMFILE || failed == ENFILE)
-    return nh_error(ncclSystemError, nickelKindMemory, "%s: no file descriptor is left (%s): raise the limit on open files (ulimit -n), or close some", what,
-                    strerror(failed));
-  return nh_error(ncclSystemError, nickelKindMemory, "%s: %s", what, strerror(failed));
+  char text[256];
+  return nh_error(ncclSystemError, nickelKindMemory, "%s: %s", what, nh_descriptor_text(errno, text, sizeof text));
 }
