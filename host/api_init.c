@@ -5,7 +5,16 @@
 
 #include "api.h"
 
-static bool encryption_asked;   /* ncclSetEncryption was given a key: there is no TLS here, so inits fail, as in NCCL's own builds without it */
+/* ncclSetEncryption was given a key: there is no TLS here, so inits fail, as in NCCL's own builds without it. Of the process, under nh_lock. */
+static bool encryption_asked;
+
+static bool encrypts(void)
+{
+  nh_lock();
+  bool asked = encryption_asked;
+  nh_unlock();
+  return asked;
+}
 
 /* These say success while they go on in the background, as in NCCL. */
 ncclResult_t nh_still_running(ncclResult_t result)
@@ -21,7 +30,7 @@ ncclResult_t nh_init_rank(const char *function, ncclComm_t *comm, int nranks, co
   *comm = NULL;
   ENSURE(nranks >= 1 && nranks <= NH_MAX_RANKS, "%s: nranks is %d, must be 1 to %d", function, nranks, NH_MAX_RANKS);
   ENSURE(rank >= 0 && rank < nranks, "%s: rank is %d, must be 0 to %d", function, rank, nranks - 1);
-  if (encryption_asked) FAIL(ncclInvalidUsage, nickelKindNone, "%s: encryption was asked for by ncclSetEncryption, and this library has none", function);
+  if (encrypts()) FAIL(ncclInvalidUsage, nickelKindNone, "%s: encryption was asked for by ncclSetEncryption, and this library has none", function);
   TRY(nh_settings_from(config, NULL, &settings, function));
   TRY(nh_comm_new(&task, comm, nranks, (const uint8_t *)id->internal, rank, device, settings));
   return nh_group_note(nh_submit(&task));
@@ -67,7 +76,9 @@ API(ncclResult_t, ncclSetEncryption, const ncclEncryptionConfig_t *config)
   ENSURE(whole.magic == NCCL_API_MAGIC, "ncclSetEncryption: the config was not made with NCCL_ENCRYPTION_CONFIG_INITIALIZER");
   ENSURE(whole.mode == NCCL_ENCRYPTION_MODE_NONE || whole.mode == NCCL_ENCRYPTION_MODE_PSK, "ncclSetEncryption: mode %d is unknown", whole.mode);
   ENSURE(whole.mode == NCCL_ENCRYPTION_MODE_NONE || (whole.psk && strlen(whole.psk) >= 32), "ncclSetEncryption: the key must have 32 bytes or more");
+  nh_lock();
   encryption_asked = whole.mode != NCCL_ENCRYPTION_MODE_NONE;
+  nh_unlock();
   return ncclSuccess;
 }
 

@@ -184,7 +184,7 @@ void nh_direct_run(nh_task *task)
   ncclComm_t comm = task->comm;
   ncclResult_t result = work(task);
   if (result != ncclSuccess) {
-    nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
+    nh_fail(comm, (nh_failure){nh_error_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
   }
   nh_finish_direct(comm, ++comm->directs, result != ncclSuccess);

@@ -72,6 +72,11 @@ int nh_last_kind(void)
   return last.kind;
 }
 
+int nh_error_kind(void)
+{
+  return current()->kind;
+}
+
 int nh_last_ranks(int *ranks, int *pids, int capacity)
 {
   for (int i = 0; i < last.named && i < capacity; i++) {

@@ -8,33 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host.h"
-
-typedef struct {
-  ncclComm_t parent, child, *out;
-  nh_settings settings;
-  bool meet;                    /* the parent cannot have a round */
-  const bool *excluded;         /* by rank of the parent; NULL: nobody. Owned */
-  int nranks, rank, leader;     /* of the new communicator; leader is its rank 0 in the parent */
-  int *members;                 /* ranks in the parent by rank in the new one; new ones of a grow are not in it */
-  int nmembers;
-  uint64_t mark;                /* names this split (shrink, grow) among those of the parent */
-  ncclResult_t (*join)(nh_task *);
-  int mine[2];                  /* color and key */
-  ncclUniqueId id;
-  size_t size;                  /* bytes that each rank tells at this stage */
-  char *all;                    /* what all have told */
-} nh_family;
-
-static ncclResult_t no_memory(void)
-{
-  return nh_error(ncclSystemError, nickelKindMemory, "no memory for a communicator");
-}
-
-static bool takes_part(const nh_family *family, int rank)
-{
-  return !family->excluded || !family->excluded[rank];
-}
+#include "family.h"
 
 static void end(nh_task *task)
 {
@@ -52,113 +26,6 @@ static void end(nh_task *task)
   free(family->all);
   free(family);
 }
-
-
-/* ---- telling each other ---- */
-
-/* The meetings of those that take part in this one; NULL: no memory. */
-static nh_meetings *meetings_of(nh_family *family)
-{
-  ncclComm_t comm = family->parent;
-  uint64_t who = UINT64_C(0xcbf29ce484222325);
-  for (int rank = 0; rank < comm->nranks; rank++) who = (who ^ (takes_part(family, rank) ? 2u : 1u)) * UINT64_C(0x100000001b3);
-  int place = 0;
-  while (place < comm->nmeetings && comm->meetings[place].who != who) place++;
-  if (place < comm->nmeetings) return &comm->meetings[place];
-  nh_meetings *more = realloc(comm->meetings, ((size_t)place + 1) * sizeof *more);
-  if (!more) return NULL;
-  comm->meetings = more;
-  comm->nmeetings++;
-  more[place] = (nh_meetings){.who = who};
-  return &more[place];
-}
-
-/*
- * The name of the next meeting: who takes part, and how many meetings just these have reached. All count alike, since a meeting is reached when
- * all have come; one that was given up has the same name when it is tried again, and the same id is told then. What was told stays for one
- * meeting more: the second of a split is reached when all have seen the first, and what comes after a split or shrink that ended well when all
- * have joined. Even, never 0; 0: no memory.
- */
-static uint64_t name_of_meeting(nh_family *family)
-{
-  const nh_meetings *meetings = meetings_of(family);
-  return meetings ? ((meetings->who + meetings->times) * UINT64_C(0x9e3779b97f4a7c15)) << 1 | 2 : 0;
-}
-
-/* This rank leads: the id of the new communicator. */
-static ncclResult_t make_id(nh_family *family)
-{
-  nh_meetings *meetings = family->meet ? meetings_of(family) : NULL;
-  if (family->meet && !meetings) return no_memory();
-  if (meetings && meetings->told) {
-    family->id = meetings->id;
-    return ncclSuccess;
-  }
-  ncclResult_t result = nh_segment_make(&family->id);
-  if (result == ncclSuccess && meetings) {
-    meetings->told = true;
-    meetings->id = family->id;
-  }
-  return result;
-}
-
-static ncclResult_t reached(nh_family *family)
-{
-  nh_meetings *meetings = meetings_of(family);
-  if (!meetings) return no_memory();
-  meetings->times++;
-  if (family->size == sizeof family->id) meetings->told = false;
-  return ncclSuccess;
-}
-
-static ncclResult_t meet_step(nh_task *task)
-{
-  ncclComm_t comm = task->comm;
-  nh_family *family = task->more;
-  if (task->phase == NH_START) {
-    task->moved = true;
-    task->round = name_of_meeting(family);
-    if (!task->round) return no_memory();
-    nh_meet(comm, task->round, task->send, family->size);
-    task->phase = NH_MEETING;
-  }
-  for (int rank = 0; rank < comm->nranks; rank++)
-    if (takes_part(family, rank) && !nh_met(comm, rank, task->round)) return nh_wait_for(task, NH_ON_ANY);
-  for (int rank = 0; rank < comm->nranks; rank++)
-    if (takes_part(family, rank)) memcpy(family->all + (size_t)rank * family->size, nh_met(comm, rank, task->round), family->size);
-  task->moved = true;
-  return reached(family);
-}
-
-static bool not_met(nh_task *task, int rank)
-{
-  nh_family *family = task->more;
-  return task->phase == NH_MEETING && takes_part(family, rank) && !nh_met(task->comm, rank, task->round);
-}
-
-static void tell(nh_task *task, const void *data, size_t size, ncclResult_t (*then)(nh_task *))
-{
-  nh_family *family = task->more;
-  family->size = size;
-  task->send = data;
-  task->recv = family->all;
-  task->count = size;
-  task->type = ncclInt8;
-  task->phase = NH_START;
-  task->then = then;
-  if (!family->meet) {
-    nh_collective_prepare(task);
-    return;
-  }
-  task->step = meet_step;
-  task->missing = not_met;
-  task->give_up = NULL;
-  task->nobody_missing = NULL;
-  task->result = ncclInProgress;
-}
-
-
-/* ---- and then ---- */
 
 static ncclResult_t lost(nh_family *family, int member, const char *how)
 {
@@ -194,7 +61,7 @@ static ncclResult_t join_step(nh_task *task)
 {
   nh_family *family = task->more;
   ncclResult_t result = family->join(task);
-  bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_last_kind() == nickelKindIdStale || nh_last_kind() == nickelKindIdReused);
+  bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_error_kind() == nickelKindIdStale || nh_error_kind() == nickelKindIdReused);
   return led_nowhere && gone(family->parent, family->leader) ? lost(family, family->leader, "has ended") : result;
 }
 
@@ -230,10 +97,10 @@ static ncclResult_t tell_id(nh_task *task)
   nh_family *family = task->more;
   memset(&family->id, 0, sizeof family->id);
   if (family->leader == task->comm->rank) {
-    ncclResult_t result = make_id(family);
+    ncclResult_t result = nh_family_id(family);
     if (result != ncclSuccess) return result;
   }
-  tell(task, &family->id, sizeof family->id, join);
+  nh_tell(task, &family->id, sizeof family->id, join);
   return ncclInProgress;
 }
 
@@ -271,11 +138,11 @@ static ncclResult_t sort_colors(nh_task *task)
     if (told[rank][1] < first || (told[rank][1] == first && rank < family->leader)) family->leader = rank;
   }
   if (color == NCCL_SPLIT_NOCOLOR) family->leader = -1;
-  else if (!note_members(family, told)) return no_memory();
-  tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
+  else if (!note_members(family, told)) return nh_family_no_memory();
+  nh_tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
   memset(&family->id, 0, sizeof family->id);
   if (family->leader == comm->rank) {
-    ncclResult_t result = make_id(family);
+    ncclResult_t result = nh_family_id(family);
     if (result != ncclSuccess) return result;
   }
   return ncclInProgress;
@@ -292,7 +159,7 @@ static ncclResult_t find_id(nh_task *task)
   if (family->leader < 0)
     return nh_error(ncclInvalidArgument, nickelKindNone, "ncclCommGrow: no rank has passed a unique id: one that belongs to the communicator gets it by ncclCommGetUniqueId");
   family->members = calloc((size_t)task->comm->nranks, sizeof *family->members);
-  if (!family->members) return no_memory();
+  if (!family->members) return nh_family_no_memory();
   for (int rank = 0; rank < task->comm->nranks; rank++) family->members[family->nmembers++] = rank;
   return join(task);
 }
@@ -303,7 +170,7 @@ static ncclResult_t start(ncclComm_t comm, nh_op op, nh_task *task, ncclComm_t *
   if (family) family->all = calloc((size_t)comm->nranks, sizeof family->id);
   if (!family || !family->all) {
     free(family);
-    return no_memory();
+    return nh_family_no_memory();
   }
   family->parent = comm;
   family->out = out;
@@ -321,7 +188,7 @@ ncclResult_t nh_split(ncclComm_t comm, int color, int key, ncclComm_t *out, nh_s
   family->mine[0] = color;
   family->mine[1] = key;
   family->meet = nh_comm_revoked(comm);
-  tell(&task, family->mine, sizeof family->mine, sort_colors);
+  nh_tell(&task, family->mine, sizeof family->mine, sort_colors);
   return nh_submit(&task);
 }
 
@@ -339,13 +206,13 @@ ncclResult_t nh_shrink(ncclComm_t comm, const bool *excluded, ncclComm_t *out, n
   family->leader = -1;
   family->members = calloc((size_t)comm->nranks, sizeof *family->members);
   for (int rank = 0; rank < comm->nranks && family->members; rank++) {
-    if (!takes_part(family, rank)) continue;
+    if (!nh_takes_part(family, rank)) continue;
     if (family->leader < 0) family->leader = rank;
     if (rank < comm->rank) family->rank++;
     family->members[family->nranks++] = rank;
   }
   family->nmembers = family->nranks;
-  result = family->members ? tell_id(&task) : no_memory();
+  result = family->members ? tell_id(&task) : nh_family_no_memory();
   if (result == ncclInProgress) return nh_submit(&task);
   task.result = result;
   end(&task);
@@ -361,6 +228,6 @@ ncclResult_t nh_grow(ncclComm_t comm, int nranks, const ncclUniqueId *id, ncclCo
   family->nranks = nranks;
   family->rank = comm->rank;
   if (id) family->id = *id;
-  tell(&task, &family->id, sizeof family->id, find_id);
+  nh_tell(&task, &family->id, sizeof family->id, find_id);
   return nh_submit(&task);
 }

@@ -11,6 +11,7 @@ ncclResult_t nh_error_again(ncclComm_t comm);   /* what made this communicator f
 void nh_error_rank(ncclComm_t comm, int rank);  /* names one more rank in the last error */
 const char *nh_last_error(void);
 int nh_last_kind(void);
+int nh_error_kind(void);        /* of what nh_error has just said, though the thread's last error may be held before it */
 int nh_last_ranks(int *ranks, int *pids, int capacity);
 void nh_error_hold(bool hold);                  /* keeps the first of several errors */
 const char *nh_result_text(int code);

@@ -47,7 +47,7 @@ static ncclResult_t post(nh_task *task)
   bool sender = task->op == NH_SEND;
   ncclResult_t result = reserve(task);
   if (result != ncclSuccess) {
-    nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
+    nh_fail(comm, (nh_failure){nh_error_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
     return result;
   }
@@ -117,7 +117,7 @@ static ncclResult_t start_direct(nh_task *task)
   if (!has_share(task, sender)) return ncclInProgress;
   ncclResult_t result = copy_share(task);
   if (result != ncclSuccess) {
-    nh_fail(comm, (nh_failure){nh_last_kind(), result, comm->rank, comm->rank});
+    nh_fail(comm, (nh_failure){nh_error_kind(), result, comm->rank, comm->rank});
     nh_comm_failed(comm, result);
   }
   nh_pair_copied(comm, pair_of(task), sender, task->round, result != ncclSuccess);

@@ -1,6 +1,8 @@
 /* Every word that ranks share, and how a rank sleeps and is woken: the only file with atomics. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * It is longer than other files so that who reads about an order of memory finds its partner here, too.
+ *
  * Three rules hold for all of it.
  * 1. Numbers only grow (rounds, pieces, messages) and are compared with >=; nothing is ever reset, so a rank that comes late still reads
  *    the truth. Words that decide (state, failure, verdict) are set once per round by compare-and-swap: whoever is first decides for all.

@@ -95,3 +95,26 @@ def test_exit_with_an_open_group() -> None:
     assert "SystemExit" in ends[0].trace and ends[0].seconds < 1
     ends[1].failed(host_c.REMOTE_ERROR, "remote", ranks=[0])
     assert ends[1].seconds < 2
+
+
+@forks.nursery()
+def test_two_failures_in_one_group() -> None:
+    """When two communicators of a group fail for different reasons the peers of each are told its own reason, though the group's is the
+    first one."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> list[host_c.HostError]:
+        host_c.set_timeout(5)
+        first, second = (host_c.Comm(nranks, id_, rank) for id_ in ids)
+        small, large = np.ones(2, np.float32), host_c.empty(50_000, np.float32)
+        first.barrier()
+        if rank == 1:
+            forks.no_more_descriptors()
+        host_c.group_start()
+        first.all_reduce(small, small, count=1 + rank)
+        second.all_reduce(large, large)
+        of_group = raised(host_c.group_end)
+        return [of_group, raised(second.barrier)]
+
+    for of_group, later in forks.values(forks.fork(2, rank_main, ids=2)):
+        assert of_group.kind == "mismatch", of_group
+        assert (later.code, later.kind) == (host_c.SYSTEM_ERROR, "memory") and "rank 1" in later.text, later
