@@ -58,7 +58,7 @@ static ncclResult_t check_reduction(nh_task *task, const char *name)
   if (task->redop >= 0 && task->redop < ncclNumOps) return ncclSuccess;
   const nh_user_op *op = nh_op_find(task->comm, task->redop);
   ENSURE(op, "%s: reduction operation %d is unknown: it is 0 to %d or one that was made on this communicator and not destroyed", name, task->redop, ncclNumOps - 1);
-  ENSURE(op->type == task->type, "%s: the reduction operation was made for %s, the call is of %s", name, nh_type_name(op->type), nh_type_name(task->type));
+  ENSURE(op->type == task->type || !task->count, "%s: the reduction operation was made for %s, the call is of %s", name, nh_type_name(op->type), nh_type_name(task->type));
   task->redop = NH_PREMULSUM;
   task->scalar = op->scalar;
   task->device_scalar = op->device;

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import host_c
+from helpers import forks, host_c
 from helpers.host_c import raised
+from helpers.host_more import Comm
 from helpers.ranks import run
+
+F32 = host_c.TYPES.index("float32")
 
 
 def zero_counts(rank: int, nranks: int, unique_id: Any) -> None:
@@ -166,3 +169,25 @@ def averages(rank: int, nranks: int, unique_id: Any, n: int, dtype: str) -> list
     for comm in comms:
         comm.destroy()
     return [int(array[0]) for array in arrays]
+
+
+@forks.nursery()
+def test_order_of_checks() -> None:
+    """Of several faults NCCL's first one is told: communicator, revoked, root, type, operation, all of which count 0 does not excuse; then
+    count 0 succeeds, also with an operation of one's own for another type, which is an error with elements only."""
+    comm, x = Comm(1, host_c.unique_id(), 0), np.ones(2, np.float32)
+    own = comm.pre_mul_sum(np.ones(1, np.float64))
+
+    def told(word: str, code: int, count: int, type_: int, op: int, root: int, of: Any = None) -> None:
+        error = raised((of or comm).call, "Reduce", x.ctypes.data, x.ctypes.data, count, type_, op, root)
+        assert error.code == code and word in error.text, error
+
+    for count in (2, 0):
+        told("NULL", host_c.INVALID_ARGUMENT, count, 99, 99, 9, of=host_c.Comm.of(None, 1, 0))
+        told("root", host_c.INVALID_ARGUMENT, count, 99, 99, 9)
+        told("type", host_c.INVALID_ARGUMENT, count, 99, 99, 0)
+        told("operation", host_c.INVALID_ARGUMENT, count, F32, 99, 0)
+    told("float64", host_c.INVALID_ARGUMENT, 2, F32, own, 0)
+    comm.call("Reduce", None, None, 0, F32, own, 0)
+    comm.revoke()
+    told("revoked", host_c.INVALID_USAGE, 0, 99, 99, 9)
