@@ -22,6 +22,12 @@
  *                nh_pair[n][n]                  832 B each       send/recv: row = sender, column = receiver
  *                pair slots    [n][n][NH_PAIR_SLOTS] NH_PAIR_SLOT each, reserved at first use
  */
+/*
+ * Each shared word says what it holds, who writes it (W) and who reads it (R). Where nothing else is said its order is this: stores are
+ * sequentially consistent, since they may end the sleep of a rank that looks at the word once more before it sleeps; loads acquire, so that
+ * all that was written plainly before the store is there. Set once: by compare-and-swap, so that everybody sees the same. sync.c has all of
+ * these stores and loads, names the partner of each, and says why where the order is another one.
+ */
 enum {
   NH_LAYOUT = 5,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
@@ -81,54 +87,53 @@ typedef enum { NH_FILLED, NH_REDUCED, NH_DRAINED, NH_COUNTERS } nh_counter;
 typedef struct { int kind, phase, peer; bool more; uint64_t number; } nh_wait;
 
 typedef struct {
-  /* owner: pid << 32 | descriptor of the segment in that process << 8 | nh_life. Writer: the rank. Readers: all. */
+  /* owner: pid << 32 | descriptor of the segment in that process << 8 | nh_life. Claimed by compare-and-swap. W: the rank. R: all. */
   _Alignas(64) _Atomic uint64_t owner;
   int32_t device;               /* plain: written between claim and join */
   int32_t version;
   uint64_t start;               /* of the process */
-  _Atomic uint32_t core;        /* where the rank was last seen to run; by the rank, read by those who wait for it. A hint: nothing follows from it */
+  /* core: where the rank was last seen to run. W: the rank. R: those who wait for it. Relaxed: a hint, nothing follows from it. */
+  _Atomic uint32_t core;
   uint32_t quota;               /* plain, like cores: how many of them the cgroup allows at a time */
   uint64_t cores[NH_CORES / 64]; /* that it may run on; plain: written between claim and join */
-  /* Written by this rank, read by all. */
-  _Alignas(64) _Atomic uint64_t round;         /* last round posted */
+  /* W: the rank. R: all. `round` and `done` are stored with release: what wakes is `arrivals`, `verdict` and `finished`, written after them. */
+  _Alignas(64) _Atomic uint64_t round;         /* last round posted: its call is there */
   _Atomic uint64_t zero_seq;                   /* 1 + seq of the last call with count 0 */
   _Atomic uint64_t done;                       /* last direct round in which this rank has stopped touching its peers' memory */
-  _Alignas(64) _Atomic uint64_t counter[NH_COUNTERS];
-  /* asleep: what the rank sleeps for (nh_await); written by the rank. bell: the futex it sleeps on; written by whoever wakes it. */
-  _Alignas(64) _Atomic uint32_t asleep;
-  _Atomic uint32_t bell;
+  _Alignas(64) _Atomic uint64_t counter[NH_COUNTERS]; /* pieces filled, reduced, drained, ever */
+  _Alignas(64) _Atomic uint32_t asleep;        /* what the rank sleeps for (nh_await). W: the rank. R: who wakes, sequentially consistent */
+  _Atomic uint32_t bell;                       /* the futex it sleeps on, counting its wakes. W: who wakes it. R: the rank, and the kernel */
   _Alignas(64) nh_call call[2];                /* by parity of the round */
-  /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over; by the rank, read by whoever looks for a cycle or
-     says at its deadline who holds up whom. */
+  /* waits: nh_wait in one word, set when a wait has lasted, cleared when it is over. W: the rank. R: who looks for a cycle, or says at its
+     deadline who holds up whom; sequentially consistent. */
   _Alignas(64) _Atomic uint64_t waits;
-  _Atomic uint64_t since;                      /* when that wait was first told: nanoseconds of the monotonic clock; by the rank, for texts only */
-  _Atomic uint64_t met[2];                     /* names of the last two meetings that the rank has come to */
-  char told[2][NH_TOLD];                       /* what it brought */
-  _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join; nh_set_not_joined */
-  /* doing: where the rank's thread is blocked, if in another communicator: text, for texts only, so a torn one does no harm. By that thread. */
+  _Atomic uint64_t since;                      /* when that wait was first told: nanoseconds of the monotonic clock. W: the rank. R: for texts only */
+  _Atomic uint64_t met[2];                     /* names of the last two meetings that the rank has come to. W: the rank. R: all that meet */
+  char told[2][NH_TOLD];                       /* what it brought; plain, written before `met` */
+  _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join. W: the rank. R: who waits there */
+  /* doing: where the rank's thread is blocked, if in another communicator. W: that thread. R: for texts only; relaxed, a torn text does no harm. */
   _Atomic uint64_t doing[NH_DOING / 8];
 } nh_rank;
 
 typedef struct {
-  uint64_t magic;
+  uint64_t magic;                              /* these are plain: written by the maker of the id before anybody can know it */
   uint32_t layout;
   int32_t version;
   uint8_t nonce[16];
   int32_t maker;
-  _Atomic uint32_t nranks;                     /* 0 until the first rank joins; set once */
-  /* state: NH_OPEN, NH_COMPLETE or a failure (nh_failure_word). Set once, by compare-and-swap from NH_OPEN, whoever comes first. */
+  _Atomic uint32_t nranks;                     /* 0 until the first rank joins; set once. W: who comes first. R: who joins */
+  /* state: NH_OPEN, NH_COMPLETE or a failure (nh_failure_pack). Set once. W: the last to arrive, or who gives up, or finds a misfit. R: who joins. */
   _Alignas(64) _Atomic uint64_t state;
-  _Atomic uint32_t joined;
-  _Atomic uint32_t other_nranks;               /* what a rank asked for that was not nranks; by that rank before it sets state */
-  /* failure: 0 or the first final failure after init. Set once, by compare-and-swap. */
-  _Atomic uint64_t failure;
-  _Alignas(64) _Atomic uint64_t arrivals;      /* posts of all ranks in all rounds: nranks * j when round j is full */
-  _Alignas(64) _Atomic uint64_t verdict[2];    /* round << 8 | nh_verdict, by parity of the round */
-  _Alignas(64) _Atomic uint64_t finished;      /* like arrivals, for the end of direct rounds */
-  _Atomic uint64_t spoiled;                    /* a direct round in which a rank could not do its share; the communicator has failed with it */
-  _Alignas(64) _Atomic uint32_t sleepers;      /* how many ranks are about to sleep or asleep */
-  /* reason_by: 1 + the rank that explains the failure which it is about to set; by compare-and-swap from 0, read by those who see that failure.
-     What follows is plain memory of that rank's: written before it sets `failure` (in init: `state`), read after that was seen. */
+  _Atomic uint32_t joined;                     /* how many have arrived. W, R: who arrives, by adding 1 */
+  _Atomic uint32_t other_nranks;               /* what a rank asked for that was not nranks. W: that rank, before it sets state. R: for texts */
+  _Atomic uint64_t failure;                    /* 0, or the first final failure after init. Set once. W: who finds it. R: who waits */
+  _Alignas(64) _Atomic uint64_t arrivals;      /* posts of all ranks in all rounds: nranks * j when round j is full. W, R: who posts, by adding 1 */
+  _Alignas(64) _Atomic uint64_t verdict[2];    /* round << 8 | nh_verdict, by parity; set once a round. W: the last to post, or who gives up. R: all */
+  _Alignas(64) _Atomic uint64_t finished;      /* like arrivals, for the end of direct rounds. W: who has finished, by adding 1. R: all */
+  _Atomic uint64_t spoiled;                    /* a direct round in which a rank could not do its share. W: that rank, before `finished`. R: all, after it */
+  _Alignas(64) _Atomic uint32_t sleepers;      /* how many ranks are about to sleep or asleep. W: they. R: who wakes, sequentially consistent */
+  /* reason_by: 1 + the rank that explains the failure which it is about to set; claimed by compare-and-swap. R: who has seen that failure. What follows
+     is plain memory of that rank's: written before it sets `failure` (in init: `state`), read after that was seen. */
   _Atomic uint32_t reason_by;
   uint16_t nlate, late[NH_LATE];               /* a deadline: the ranks that did not come; more than NH_LATE are left out */
   char cycle[1024];                            /* a deadlock: who waits for whom */
@@ -137,17 +142,20 @@ typedef struct {
 enum { NH_OPEN = 0, NH_COMPLETE = 1 };
 typedef enum { NH_UNDECIDED = 0, NH_GO = 1, NH_MISMATCH = 2, NH_FAILED = 3 } nh_verdict;
 
-/* One direction between two ranks. Message numbers m start at 1; everything with two entries goes by parity of m. */
+/* One direction between two ranks, which write and read all of it; others look at it for cycles and texts only. Message numbers m start at 1;
+   everything with two entries goes by parity of m. */
 typedef struct {
-  _Alignas(64) _Atomic uint64_t sent;          /* last message posted by the sender; partner of `received` */
-  _Atomic uint64_t filled;                     /* pieces put into slots, over all messages; by the sender */
+  /* W: the sender. R: the receiver. */
+  _Alignas(64) _Atomic uint64_t sent;          /* last message posted: its call, and a small one's data, are there */
+  _Atomic uint64_t filled;                     /* pieces put into slots, over all messages */
   _Atomic uint64_t pushed;                     /* last message of which the sender has copied its share straight into the receiver's buffer */
-  _Alignas(64) _Atomic uint64_t received;      /* last message posted by the receiver */
-  _Atomic uint64_t drained;                    /* pieces taken out; by the receiver */
+  /* W: the receiver. R: the sender. */
+  _Alignas(64) _Atomic uint64_t received;      /* last message posted */
+  _Atomic uint64_t drained;                    /* pieces taken out, over all messages */
   _Atomic uint64_t pulled;                     /* last message of which the receiver has copied its share straight out of the sender's buffer */
-  _Atomic uint64_t spoiled;                    /* a message that could not be copied; by the side that could not */
-  _Alignas(64) _Atomic uint64_t verdict[2];    /* m << 8 | nh_verdict */
-  _Alignas(64) _Atomic uint64_t signals[NH_SIGNALS]; /* signals given by the sender, ever */
+  _Atomic uint64_t spoiled;                    /* a message that could not be copied. W: the side that could not, before pushed or pulled. R: both, after it */
+  _Alignas(64) _Atomic uint64_t verdict[2];    /* m << 8 | nh_verdict; set once a message. W: who sees both posts, or gives up. R: both */
+  _Alignas(64) _Atomic uint64_t signals[NH_SIGNALS]; /* signals given, ever. W: the sender, by adding 1. R: the receiver */
   _Alignas(64) nh_call send[2], recv[2];
 } nh_pair;
 

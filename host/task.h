@@ -36,13 +36,14 @@ typedef struct { bool blocking; int signals; } nh_settings;      /* of ncclConfi
 /* Meetings of the same ranks: how many were reached, and the id that was told for the next one if that was not. */
 typedef struct { uint64_t who, times; bool told; ncclUniqueId id; } nh_meetings;
 
+/* What is atomic is shared by threads of this process (W: who writes, R: who reads; sync.c has the orders); the rest is of the one that is inside. */
 struct ncclComm {
-  _Atomic uint64_t guard;       /* NH_GUARD while this is a communicator */
-  _Atomic uintptr_t busy;       /* the token of the call or group that is inside, or 0 */
-  _Atomic uintptr_t user;       /* the thread that was inside last, by an address of its own; written by it, read by who is blocked elsewhere */
-  _Atomic uint32_t aborted;     /* set by ncclCommAbort, read by the thread inside */
-  _Atomic uint32_t revoked;     /* set by ncclCommRevoke */
-  _Atomic int async;            /* non-blocking: ncclInProgress, or how the last work ended; by the worker */
+  _Atomic uint64_t guard;       /* NH_GUARD while this is a communicator. W: who makes and who ends it. R: every call */
+  _Atomic uintptr_t busy;       /* the token of the call or group that is inside, or 0; by compare-and-swap. W, R: every call */
+  _Atomic uintptr_t user;       /* the thread that was inside last, by an address of its own. W: it. R: a thread that is blocked elsewhere; relaxed */
+  _Atomic uint32_t aborted;     /* W: ncclCommAbort. R: the thread inside */
+  _Atomic uint32_t revoked;     /* W: ncclCommRevoke. R: the thread inside, and every call */
+  _Atomic int async;            /* non-blocking: ncclInProgress, or how the last work ended. W: who hands over work, and the worker. R: who polls */
   struct ncclComm *next;        /* in the list of free ones: memory of communicators is never given back, so stale handles are safe */
   struct ncclComm *alive;       /* in the list of this process's communicators */
   unsigned generation;          /* of the process: changes at fork */
@@ -55,7 +56,7 @@ struct ncclComm {
   int spins;                    /* polls before the first yield, while nobody who is waited for needs this core */
   int core;                     /* where this rank ran when it was last noted */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
-  _Atomic uint64_t calls;       /* counted for NICKEL_FAULT */
+  _Atomic uint64_t calls;       /* counted for NICKEL_FAULT. W, R: every call, relaxed */
   uint64_t seq, round, pieces, directs, onesided;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */

@@ -191,3 +191,39 @@ def test_order_of_checks() -> None:
     comm.call("Reduce", None, None, 0, F32, own, 0)
     comm.revoke()
     told("revoked", host_c.INVALID_USAGE, 0, 99, 99, 9)
+
+
+@forks.nursery()
+def test_overlapping_buffers() -> None:
+    """Send and receive buffers are apart or in the one place that is in place; elsewhere, half an element off, a slice off or all to all in
+    place, the call is ncclInvalidArgument of the kind "overlap" with the right address, on that rank at once and without a trace."""
+    comms, n, k = host_c.init_all(2), 2, 8
+    x = np.zeros(4 * n * k, np.float32)
+    base, size = x.ctypes.data, 4
+
+    def refused(name: str, send: int, recv: int, right: int | None, *rest: int) -> None:
+        error = raised(comms[1].call, name, base + send * size, base + recv * size, k, F32, *rest)
+        assert (error.code, error.kind) == (host_c.INVALID_ARGUMENT, "overlap"), error
+        assert right is None or hex(base + right * size) in error.text, error
+
+    for off in (1, k - 1):
+        refused("AllReduce", 0, off, None, 0)
+        refused("AllReduce", off, 0, None, 0)
+        refused("Reduce", off, 0, None, 0, 1)
+        refused("Broadcast", 0, off, None, 1)
+        refused("AllGather", off, 0, k)
+        refused("ReduceScatter", 0, off, k, 0)
+        refused("Gather", off, 0, k, 1)
+        refused("Scatter", 0, off, k, 1)
+        refused("AlltoAll", 0, off, None)
+    refused("AllGather", 0, 0, k)
+    refused("ReduceScatter", 0, 0, k, 0)
+    refused("AlltoAll", 0, 0, None)
+    refused("AllGather", n * k - 1, 0, k)
+    with host_c.group():  # beside each other, in place, and where one buffer is not looked at
+        for comm in comms:
+            own = base + comm.rank * 2 * n * k * size
+            comm.call("AllReduce", own, own + k * size, k, F32, 0)
+            comm.call("AllGather", own + comm.rank * k * size, own, k, F32)
+            comm.call("Reduce", own, own + size if comm.rank else own, k, F32, 0, 0)
+            comm.call("Scatter", own, own + k * size if comm.rank else own, k, F32, 0)
