@@ -196,8 +196,9 @@ static void racing(actor *me)
 
 static void overflowing(actor *me)
 {
-  float *mine = numbers(MIDDLE, 0, false), *large = numbers(LARGE, 0, false);
-  CHECK(ncclAllReduce(large, me->rank ? large : mine, LARGE, ncclFloat32, ncclMax, me->comm, NULL));
+  enum { BEYOND = 4 };
+  float *mine = numbers(MIDDLE, 0, false), *large = numbers(MIDDLE + BEYOND, 0, false);
+  CHECK(ncclAllReduce(large, me->rank ? large : mine, MIDDLE + BEYOND, ncclFloat32, ncclMax, me->comm, NULL));
 }
 
 void plant(const char *what)
