@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 
 from helpers import forks, host_c
@@ -42,6 +43,34 @@ def test_damaged_ids() -> None:
         error = raised(host_c.Comm, 1, bad, 0)
         assert error.code in (INVALID_ARGUMENT, INVALID_USAGE) and error.kind == "id invalid", error
         assert not any(word in error.text for word in ("has ended", "another host", "namespace", "has been used", "made by version")), error
+    host_c.Comm(1, id_, 0).barrier()
+
+
+def sealed(content: bytes) -> bytes:
+    """These 120 bytes with the checksum that makes them an id: FNV-1a."""
+    total = 0xCBF29CE484222325
+    for byte in content:
+        total = (total ^ byte) * 0x100000001B3 & (1 << 64) - 1
+    return content + total.to_bytes(8, sys.byteorder)
+
+
+@forks.nursery()
+def test_ids_from_elsewhere() -> None:
+    """An id that is whole but of another layout or version, from another host or boot, from another pid namespace, or of a process that
+    has given its number to this one, is refused at once with what it is and what to do; the true id still works."""
+    id_ = host_c.unique_id()
+    assert sealed(id_[:120]) == id_
+    for place, kind, words in (
+        (8, "version", "use one version on all ranks"),
+        (12, "version", "use one version on all ranks"),
+        (40, "id stale", "made on another host, or before this one was booted"),
+        (80, "id stale", "another pid namespace: run all ranks in one container"),
+        (72, "id stale", "has ended: it must live until all ranks have joined"),
+    ):
+        begun = time.monotonic()
+        error = raised(host_c.Comm, 2, sealed(id_[:place] + bytes([id_[place] ^ 1]) + id_[place + 1 : 120]), 0)
+        assert (error.code, error.kind) == (INVALID_USAGE, kind) and words in error.text, (place, error)
+        assert time.monotonic() - begun < 1
     host_c.Comm(1, id_, 0).barrier()
 
 
