@@ -16,8 +16,8 @@ from pynickel import Communicator
 
 
 def test_forked_child(comm: Communicator) -> None:
-    """In a forked child the parent's communicator is dead and says so, closing it is harmless, a new one works, and the
-    parent's goes on (scenario 50)."""
+    """Scenario 50: In a forked child the parent's communicator is dead and says so, closing it is harmless, a new one works, and the
+    parent's goes on."""
     code = """
 import os, sys, numpy as np, pynickel as p
 c = p.Communicator(1, p.UniqueId.create('host'), 0, library='host')
@@ -40,7 +40,7 @@ c.close()
 
 
 def test_never_closed(recording: Recorder) -> None:
-    """A communicator that is dropped without an end gives one ResourceWarning, and the library is not entered (scenario 42)."""
+    """Scenario 42: A communicator that is dropped without an end gives one ResourceWarning, and the library is not entered."""
     made = Communicator(4, bytes(range(128)), 1, library=recording.path)
     recording.forget()
     with pytest.warns(ResourceWarning, match="rank 1 of 4.* was never closed"):
@@ -67,6 +67,7 @@ KEEP = {
     "thread-local": "import threading; keep = threading.local(); keep.c = c",
     "daemon thread": "import threading, time; threading.Thread(target=lambda k=c: time.sleep(60), daemon=True).start()",
     "atexit": "import atexit; atexit.register(lambda: c.all_reduce(bytearray(4)))",
+    "atexit from before the import": "held.append(c)",
     "atexit close": "import atexit; atexit.register(c.close)",
     "running": "import threading; threading.Thread(target=lambda: d.all_reduce(bytearray(4)), daemon=True).start()",
 }
@@ -74,8 +75,9 @@ KEEP = {
 
 @pytest.mark.parametrize("where", KEEP)
 def test_interpreter_exit(where: str) -> None:
-    """A process that never closes its communicator ends at once and well, with at most a ResourceWarning (scenario 42)."""
+    """Scenario 42: A process that never closes its communicator ends at once and well, with at most a ResourceWarning."""
     code = (
+        "import atexit; held = []; atexit.register(lambda: held and held[0].all_reduce(bytearray(4)))\n"
         "import pynickel as p; c = p.Communicator(1, p.UniqueId.create('host'), 0, library='host')\n"
         "d, e = p.Communicator.init_all(2, 'host'); c.barrier()\n" + KEEP[where]
     )

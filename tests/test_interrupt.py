@@ -30,7 +30,7 @@ def interrupted(call: Callable[[], Any], number: int = signal.SIGINT, delay: flo
 
 
 def test_interrupt_of_a_collective(two: tuple[Communicator, Communicator]) -> None:
-    """Ctrl-C ends a blocked call within a second; the communicator has failed, and the peer is told (scenario 52)."""
+    """Scenario 52: Ctrl-C ends a blocked call within a second; the communicator has failed, and the peer is told."""
     comm, other = two
     assert interrupted(lambda: comm.all_reduce(np.zeros(4))) < 1
     assert comm.state == "failed"
@@ -52,7 +52,7 @@ def test_interrupt_of_init_and_of_a_group(two: tuple[Communicator, Communicator]
 
 
 def test_other_handlers(two: tuple[Communicator, Communicator]) -> None:
-    """A handler of the user's own runs during a wait, the call goes on, and no handler is changed (scenario 52)."""
+    """Scenario 52: A handler of the user's own runs during a wait, the call goes on, and no handler is changed."""
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     interrupt_handler = signal.getsignal(signal.SIGINT)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ def stub_comm(recording: Recorder) -> Iterator[Communicator]:
 
 
 def test_close_twice(stub_comm: Communicator, recording: Recorder) -> None:
-    """However often and in whatever way a communicator is ended, one destroy reaches the library (scenario 39)."""
+    """Scenario 39: However often and in whatever way a communicator is ended, one destroy reaches the library."""
     with stub_comm as again:
         again.close()
     stub_comm.close()
@@ -40,7 +41,7 @@ def test_close_twice(stub_comm: Communicator, recording: Recorder) -> None:
 
 
 def test_finalize_twice(stub_comm: Communicator, recording: Recorder) -> None:
-    """Finalize twice, then close: one finalize and one destroy (scenario 39)."""
+    """Scenario 39: Finalize twice, then close: one finalize and one destroy."""
     stub_comm.finalize()
     stub_comm.finalize()
     assert stub_comm.state == "finalized"
@@ -84,8 +85,8 @@ def every_call(comm: Communicator) -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_use_after_the_end(end: str, stub_comm: Communicator, recording: Recorder) -> None:
-    """After close or abort every call is CommunicatorClosedError with the reason, the library is not entered, and what
-    the object remembers can still be read (scenario 40)."""
+    """Scenario 40: After close or abort every call is CommunicatorClosedError with the reason, the library is not entered, and what
+    the object remembers can still be read."""
     getattr(stub_comm, end)()
     recording.forget()
     for name, call in every_call(stub_comm).items():
@@ -98,7 +99,7 @@ def test_use_after_the_end(end: str, stub_comm: Communicator, recording: Recorde
 
 
 def test_failed_init(recording: Recorder) -> None:
-    """An init that fails leaves an object that refuses calls and that nobody has to close (scenario 40)."""
+    """Scenario 40: An init that fails leaves an object that refuses calls and that nobody has to close."""
     recording.returns("ncclCommInitRank", 5)
     made = Communicator.__new__(Communicator)
     with pytest.raises(pynickel.InvalidUsageError):
@@ -123,7 +124,7 @@ def test_context_manager(recording: Recorder) -> None:
 
 
 def test_close_while_a_call_runs(two: tuple[Communicator, Communicator]) -> None:
-    """close() under a running call is BusyError at once; with a timeout it aborts after it, and the call ends (scenario 44)."""
+    """Scenario 44: close() under a running call is BusyError at once; with a timeout it aborts after it, and the call ends."""
     comm, _ = two
     thread, result = in_thread(lambda: comm.all_reduce(np.zeros(4)))
     time.sleep(0.1)
@@ -137,7 +138,7 @@ def test_close_while_a_call_runs(two: tuple[Communicator, Communicator]) -> None
 
 
 def test_abort_while_a_call_runs(two: tuple[Communicator, Communicator]) -> None:
-    """abort() from another thread ends the call with AbortedError within a second (scenario 44)."""
+    """Scenario 44: abort() from another thread ends the call with AbortedError within a second."""
     comm, other = two
     thread, result = in_thread(lambda: comm.all_reduce(np.zeros(4)))
     time.sleep(0.1)
@@ -164,7 +165,7 @@ def test_second_thread(two: tuple[Communicator, Communicator]) -> None:
 
 
 def test_ranks_as_threads() -> None:
-    """Four threads are four ranks, and a fifth counts on meanwhile: calls let other threads run (scenario 63)."""
+    """Scenario 63: Four threads are four ranks, and a fifth counts on meanwhile: calls let other threads run."""
     counted, stop = [0], threading.Event()
 
     def count() -> None:
@@ -184,15 +185,14 @@ def test_ranks_as_threads() -> None:
 
 
 def test_many_communicators_at_once() -> None:
-    """Communicators made at the same time by many threads do not mix (scenario 63)."""
-    threads = []
-    for i in range(12):
-        uid = UniqueId.create("host")
-        for rank in (0, 1):
-            threads.append(in_thread(lambda rank=rank, uid=uid, i=i: one_sum(rank, uid, i)))  # type: ignore[misc]
-    for thread, _ in threads:
+    """Scenario 63: Fifty communicators made at the same time by many threads, in random order, do not mix."""
+    uids = [UniqueId.create("host") for _ in range(50)]
+    jobs = [(i, rank) for i in range(50) for rank in (0, 1)]
+    random.Random(5).shuffle(jobs)
+    threads = {(i, rank): in_thread(lambda i=i, rank=rank: one_sum(rank, uids[i], i)) for i, rank in jobs}  # type: ignore[misc]
+    for thread, _ in threads.values():
         thread.join(10)
-    assert [result[0] for _, result in threads] == [2 * i for i in range(12) for _ in (0, 1)]
+    assert {job: result[0] for job, (_, result) in threads.items()} == {(i, rank): 2 * i for i, rank in jobs}
 
 
 def one_sum(rank: int, uid: UniqueId, value: int) -> int:
@@ -201,8 +201,7 @@ def one_sum(rank: int, uid: UniqueId, value: int) -> int:
 
 
 def test_deadline_of_init() -> None:
-    """Init with a deadline ends in time, names who is missing, lets other threads run, and leaves no thread or descriptor
-    (scenarios 32d, 33)."""
+    """Scenarios 32d, 33: Init with a deadline ends in time, names who is missing, lets other threads run, and leaves nothing open."""
     uid = UniqueId.create("host")
     descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
     counted, stop = [0], threading.Event()
@@ -255,7 +254,7 @@ def test_wait_polls_the_async_error(stub_comm: Communicator, recording: Recorder
 
 
 def test_async_error(stub_comm: Communicator, recording: Recorder) -> None:
-    """get_async_error gives Result members, and the plain number of a code that is not known (scenario 68)."""
+    """Scenario 68: get_async_error gives Result members, and the plain number of a code that is not known."""
     for code in (0, 7, 6, 99):
         recording.set("set_async", code)
         assert stub_comm.get_async_error() == code
