@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -12,9 +13,11 @@ from ._nccl import lib
 from .batch import Operation, name_of, open_groups
 from .buffer import Element, held
 from .config import CollConfig
+from .deadline import host_seconds
 from .ending import Ending
 from .enums import Pairs, RedOp, as_op
 from .errors import NotAvailableError
+from .lifetime import ENDED
 from .redop import PreMulSum
 from .stream import PER_THREAD, as_stream
 
@@ -51,6 +54,25 @@ class Calls(Ending):
         configured = CONFIGURED[call]
         struct = config.struct(self.library, name_of(configured))
         return configured, (*args, struct), (held(keep), struct)
+
+    @contextmanager
+    def _deadline(self, timeout: float | None) -> Iterator[None]:
+        """Another deadline for the calls in the body. A blocking communicator of NCCL has none for the call, but for its stream."""
+        if timeout is None:
+            yield
+            return
+        before, self._timeout = self._timeout, timeout
+        try:
+            self._tell_timeout()
+            yield
+        finally:
+            self._timeout = before
+            self._tell_timeout()
+
+    def _tell_timeout(self) -> None:
+        """The CPU library keeps deadlines by itself."""
+        if self.library.kind == "host" and self._guard.state not in ENDED:
+            lib.nickelCommSetTimeout(self.library.table, self._guard.comm, host_seconds(self._timeout))
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""

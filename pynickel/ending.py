@@ -93,7 +93,7 @@ class Ending(Lifetime):
             return
         if self._guard.state == IN_PROGRESS and not self._comes_to_rest(seconds or self._timeout):
             log.warning("%r still had work in progress at the deadline of close(); aborting it", self)
-        if self._guard.state in (FAILED, IN_PROGRESS):
+        if self._guard.state in (FAILED, IN_PROGRESS) or not self._is_flushed(seconds or self._timeout):
             self.abort()
             return
         code: int = lib.PN_BUSY
@@ -106,7 +106,7 @@ class Ending(Lifetime):
             self.abort()
         elif code == lib.PN_BUSY:
             raise self._error(code, "ncclCommDestroy")
-        elif code not in (lib.ncclSuccess, lib.PN_CLOSED):
+        elif code not in (*FINE, lib.PN_CLOSED):
             interrupt.reraise()
             raise report.failure(code, "ncclCommDestroy", self.library, self._where)
 
@@ -129,6 +129,15 @@ class Ending(Lifetime):
             self.abort()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _is_flushed(self, seconds: float | None) -> bool:
+        """Finalize what cannot block; ncclCommDestroy would do it by itself and take as long as it takes. False at the deadline."""
+        if self._blocking or self.library.kind == "host" or self._guard.state != READY:
+            return True
+        if lib.comm_ncclCommFinalize(self._guard) not in FINE or self._comes_to_rest(seconds):
+            return True
+        log.warning("%r was not finalized at the deadline of close(); aborting it", self)
+        return False
 
     def _comes_to_rest(self, seconds: float | None) -> bool:
         """Wait for what is in progress, well or badly done; False at the deadline."""

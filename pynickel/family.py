@@ -171,7 +171,7 @@ class Family(Calls):
         if code not in FINE:
             raise self._error(code, function)
         if not self._blocking and self._guard.state != FAILED:
-            self._poll(function, None)
+            self._until_done(function, [call])
 
     def _child(self: Self, out: Any, config: Config | None, name: str | None) -> Self:
         """The object for a new handle."""
@@ -183,7 +183,11 @@ class Family(Calls):
         child._guard.comm = out[0]
         if not child._blocking:
             child._guard.state = READY  # so that polls get through
-            child._poll("the new communicator", None)
+            try:
+                child._poll("the new communicator", None)
+            except BaseException:
+                child.abort()
+                raise
         child._begin(out[0], self._device)
         return child
 

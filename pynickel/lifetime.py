@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import driver, errors, interrupt, report
@@ -160,15 +160,26 @@ class Lifetime:
         if code not in FINE:
             raise self._error(code, name_of(call))
         if code == lib.ncclInProgress or not self._blocking:
-            self._poll(name_of(call), None)
+            self._until_done(name_of(call), [args])
 
     def _begun(self, keep: list[Any], function: str) -> None:
         """A call is in progress: wait for it, or leave that to wait(), poll() and the next call."""
         if self._waits:
-            self._poll(function, None)
+            self._until_done(function, keep)
         else:
             self._kept += keep
             self._move(READY, IN_PROGRESS)
+
+    def _until_done(self, function: str, keep: list[Any]) -> None:
+        """Wait for a call that has begun. One that is given up in progress has failed the communicator, which keeps its memory."""
+        try:
+            self._poll(function, None)
+        except BaseException as error:
+            with suppress(errors.NCCLError):
+                if self.get_async_error() == lib.ncclInProgress:
+                    self._kept += keep
+                    self._move(READY, FAILED, f"{function} was given up while it was in progress ({type(error).__name__})")
+            raise
 
     def _wait_if_in_progress(self, function: str) -> None:
         """Return when nothing is in progress; BusyError at the communicator's timeout."""
@@ -216,20 +227,6 @@ class Lifetime:
             yield self._guard.comm
         finally:
             lib.pn_leave(self._guard)
-
-    @contextmanager
-    def _deadline(self, timeout: float | None) -> Iterator[None]:
-        """The CPU library's deadline for the calls in the body."""
-        if timeout is None or self.library.kind != "host":
-            yield
-            return
-        comm, table = self._guard.comm, self.library.table
-        lib.nickelCommSetTimeout(table, comm, host_seconds(timeout))
-        try:
-            yield
-        finally:
-            if self._guard.state not in ENDED:
-                lib.nickelCommSetTimeout(table, comm, host_seconds(self._timeout))
 
     # -- looking and waiting -----------------------------------------------------------------------------------------
 

@@ -39,3 +39,11 @@ def recorder_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recording(recorder_path: Path) -> recorder.Recorder:
     """That library with empty notes."""
     return recorder.Recorder(recorder_path)
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[pynickel.Communicator, pynickel.Communicator]]:
+    """Both ranks of a communicator in the test's hands."""
+    comms = pynickel.Communicator.init_all(2, "host")
+    yield comms[0], comms[1]
+    pynickel.abort_all(comms)

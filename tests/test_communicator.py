@@ -107,7 +107,7 @@ def test_reduce(nranks: int) -> None:
 
 @pytest.mark.parametrize("nranks", [1, 2, 3])
 def test_all_gather(nranks: int) -> None:
-    """Every rank has all parts in rank order, also in place (scenario 14a)."""
+    """Scenario 14a: Every rank has all parts in rank order, also in place."""
 
     def body(comm: Communicator, form: Any, options: Any) -> None:
         expected = np.concatenate([data(r) for r in range(nranks)])
@@ -180,7 +180,7 @@ SPLIT = {"gather": body_of_gather, "scatter": body_of_scatter, "all_to_all": bod
 @pytest.mark.parametrize("operation", SPLIT)
 @pytest.mark.parametrize("nranks", [1, 2, 3])
 def test_gather_scatter_all_to_all(operation: str, nranks: int) -> None:
-    """Gather, scatter and all-to-all for every root, also in place where there is a form for it (scenario 16)."""
+    """Scenario 16: Gather, scatter and all-to-all for every root, also in place where there is a form for it."""
     together(nranks, on_every_form(SPLIT[operation]))
 
 
@@ -299,7 +299,7 @@ def test_barrier() -> None:
 
 
 def test_zero_count() -> None:
-    """Count 0 succeeds everywhere with valid and with null pointers, and changes nothing (scenario 04)."""
+    """Scenario 04: Count 0 succeeds everywhere with valid and with null pointers, and changes nothing."""
 
     def program(comm: Communicator) -> None:
         box = np.full(4, 7, "f4")
@@ -322,7 +322,7 @@ def test_zero_count() -> None:
 
 
 def test_strided_is_refused_and_leaves_no_trace() -> None:
-    """A strided array is refused on its own rank before anything is sent; values stay and the ranks go on (scenarios 01, 03)."""
+    """Scenarios 01, 03: A strided array is refused on its own rank before anything is sent; values stay and the ranks go on."""
 
     def program(comm: Communicator) -> None:
         square = np.arange(16, dtype="i4").reshape(4, 4)
@@ -343,7 +343,7 @@ def test_strided_is_refused_and_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("bad", [-1, 2, 5, 2**40, True, 1.0, "0", None])
 def test_roots_and_peers(bad: Any) -> None:
-    """A root or peer out of range is refused at once with the valid range, and leaves no trace (scenario 08)."""
+    """Scenario 08: A root or peer out of range is refused at once with the valid range, and leaves no trace."""
 
     def program(comm: Communicator) -> None:
         box, big = np.zeros(2), np.zeros(4)
@@ -370,7 +370,7 @@ def test_numpy_ints_are_ints() -> None:
 
 
 def test_in_place_offsets() -> None:
-    """An in-place all-gather at another place than the own slice is OverlapError with the right address (scenario 14)."""
+    """Scenario 14: An in-place all-gather at another place than the own slice is OverlapError with the right address."""
 
     def program(comm: Communicator) -> None:
         box = np.zeros(3 * N, "f4")
@@ -385,7 +385,7 @@ def test_in_place_offsets() -> None:
 
 
 def test_uneven_sizes_are_refused() -> None:
-    """73 elements for 4 ranks are refused, never rounded down (scenario 18)."""
+    """Scenario 18: 73 elements for 4 ranks are refused, never rounded down."""
 
     def program(comm: Communicator) -> None:
         for call in (
@@ -473,7 +473,7 @@ def test_from_handle() -> None:
      (2**31, 0, ValueError, "nranks")],
 )  # fmt: skip
 def test_bad_world(nranks: Any, rank: Any, error: type[Exception], words: str) -> None:
-    """nranks and rank are checked before anything is waited for (scenario 32)."""
+    """Scenario 32: nranks and rank are checked before anything is waited for."""
     with pytest.raises(error, match=words):
         Communicator(nranks, UniqueId.create("host"), rank, library="host")
 

@@ -58,7 +58,7 @@ def test_class(kind: type[errors.NCCLError]) -> None:
     ],
 )  # fmt: skip
 def test_every_code(recording: Recorder, code: int, kind: str, name: str) -> None:
-    """Each code has its class and keeps its number; the text has call, library's words, last error, rank, path (scenario 68)."""
+    """Scenario 68: Each code has its class and keeps its number; the text has call, library's words, last error, rank, path."""
     comm = pynickel.Communicator(4, bytes(range(128)), 1, library=recording.path, name="inner")
     recording.returns("ncclAllReduce", code)
     with pytest.raises(errors.NCCLError) as caught:
@@ -76,7 +76,7 @@ def test_every_code(recording: Recorder, code: int, kind: str, name: str) -> Non
 
 @pytest.mark.parametrize("code", [6, 8, 99, -1])
 def test_codes_from_init(recording: Recorder, code: int) -> None:
-    """Init raises by the same rules (scenario 68)."""
+    """Scenario 68: Init raises by the same rules."""
     recording.returns("ncclCommInitRank", code)
     with pytest.raises(errors.NCCLError) as caught:
         pynickel.Communicator(4, bytes(range(128)), 1, library=recording.path)
@@ -84,7 +84,7 @@ def test_codes_from_init(recording: Recorder, code: int) -> None:
 
 
 def test_in_progress_is_no_error(recording: Recorder) -> None:
-    """"In progress" from a call means to wait until the library says that it is done (scenario 68)."""
+    """Scenario 68: "In progress" from a call means to wait until the library says that it is done."""
     comm = pynickel.Communicator(4, bytes(range(128)), 1, library=recording.path)
     recording.returns("ncclAllReduce", 7)
     recording.set("async_polls", 3)

@@ -22,7 +22,7 @@ def total(comm: Communicator) -> float:
 
 @pytest.mark.parametrize("keys", [[0, 0, 0, 0, 0], [5, 4, 3, 2, 1], [-(2**31), 2**31 - 1, 0, 0, -1]])
 def test_split(keys: list[int]) -> None:
-    """Ranks of one color are ordered by key, then by parent rank; None has no part (scenario 66)."""
+    """Scenario 66: Ranks of one color are ordered by key, then by parent rank; None has no part."""
     colors = [0, 0, 1, None, 1]
     groups = [sorted((r for r in range(5) if colors[r] == color), key=lambda r: (keys[r], r)) for color in (0, 1)]
 
@@ -43,7 +43,7 @@ def test_split(keys: list[int]) -> None:
 
 @pytest.mark.parametrize("first", ["parent", "child"])
 def test_closing_order(first: str) -> None:
-    """Parent and child are independent: either can be closed first, and the other works on (scenario 66)."""
+    """Scenario 66: Parent and child are independent: either can be closed first, and the other works on."""
 
     def program(comm: Communicator) -> None:
         child = comm.split(0)
@@ -63,7 +63,7 @@ def test_closing_order(first: str) -> None:
 
 
 def test_split_that_not_all_call() -> None:
-    """One rank that does not call is named when the deadline comes (scenario 66)."""
+    """Scenario 66: One rank that does not call is named when the deadline comes."""
     done = threading.Event()
 
     def program(comm: Communicator) -> Any:
@@ -86,7 +86,7 @@ def test_split_that_not_all_call() -> None:
      ((True,), TypeError, "color"), ((0, 2**31), ValueError, "key"), ((0, 1.0), TypeError, "key")],
 )  # fmt: skip
 def test_bad_split(arguments: Any, error: type[Exception], words: str, comm: Communicator) -> None:
-    """Colors and keys are checked before the library is entered; a negative color is refused (scenario 66)."""
+    """Scenario 66: Colors and keys are checked before the library is entered; a negative color is refused."""
     with pytest.raises(error, match=words):
         comm.split(*arguments)
     assert comm.state == "ready"

@@ -46,7 +46,7 @@ def test_empty(stub_comm: Communicator, recording: Recorder) -> None:
 
 
 def test_nested(stub_comm: Communicator, recording: Recorder) -> None:
-    """Three levels start once, at the outermost exit; an inner body that raises takes its own operations away (scenario 55)."""
+    """Scenario 55: Three levels start once, at the outermost exit; an inner body that raises takes its own operations away."""
     with group():
         stub_comm.all_reduce(bytearray(1))
         with group(), group():
@@ -60,7 +60,7 @@ def test_nested(stub_comm: Communicator, recording: Recorder) -> None:
 
 
 def test_body_that_raises(stub_comm: Communicator, recording: Recorder) -> None:
-    """A body that raises starts nothing, its own exception comes out, and no group is open (scenario 54)."""
+    """Scenario 54: A body that raises starts nothing, its own exception comes out, and no group is open."""
     with pytest.raises(ValueError, match="mine"), group():
         stub_comm.all_reduce(bytearray(1))
         raise ValueError("mine")
@@ -70,7 +70,7 @@ def test_body_that_raises(stub_comm: Communicator, recording: Recorder) -> None:
 
 
 def test_body_that_raises_on_one_rank() -> None:
-    """If only one rank's body raises, the other gets an error at its deadline or at once, not a hang (scenario 54)."""
+    """Scenario 54: If only one rank's body raises, the other gets an error at its deadline or at once, not a hang."""
 
     def program(comm: Communicator) -> None:
         with group():
@@ -140,7 +140,7 @@ def test_end_in_progress(stub_comm: Communicator, recording: Recorder) -> None:
 
 
 def test_other_thread(stub_comm: Communicator, recording: Recorder) -> None:
-    """A group belongs to its thread: another thread is not in it, and cannot leave it (scenario 55)."""
+    """Scenario 55: A group belongs to its thread: another thread is not in it, and cannot leave it."""
     caught: list[BaseException] = []
 
     def other() -> None:
@@ -214,7 +214,7 @@ def test_several_libraries(stub_comm: Communicator, recording: Recorder, comm: C
 
 @pytest.mark.parametrize("nranks", [2, 3])
 def test_ring(nranks: int) -> None:
-    """A ring of sends and receives in a group is right for large and small messages (scenario 58)."""
+    """Scenario 58: A ring of sends and receives in a group is right for large and small messages."""
 
     def program(comm: Communicator) -> None:
         for size in (1, 1 << 18):
@@ -229,7 +229,7 @@ def test_ring(nranks: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 1 << 19])
 def test_cycle_without_group(size: int) -> None:
-    """Two ranks that both send first get an error, also for small messages, and do not hang (scenario 58)."""
+    """Scenario 58: Two ranks that both send first get an error, also for small messages, and do not hang."""
 
     def program(comm: Communicator) -> None:
         comm.send(np.zeros(size), 1 - comm.rank)
@@ -239,7 +239,7 @@ def test_cycle_without_group(size: int) -> None:
 
 
 def test_self_send() -> None:
-    """Messages to the own rank work in a group, in order; alone they are an error (scenario 60)."""
+    """Scenario 60: Messages to the own rank work in a group, in order; alone they are an error."""
 
     def program(comm: Communicator) -> None:
         one, two, a, b = np.ones(3), np.full(3, 2.0), np.zeros(3), np.zeros(3)
@@ -290,7 +290,7 @@ def test_simulate(comm: Communicator, stub_comm: Communicator, recording: Record
 
 
 def test_open_group_does_not_block_the_exit(tmp_path: Path) -> None:
-    """A process ends with a group open (scenario 55)."""
+    """Scenario 55: A process ends with a group open."""
     import subprocess
     import sys
 

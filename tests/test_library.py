@@ -167,7 +167,7 @@ def bad_library(kind: str, folder: Path) -> str:
     ],
 )  # fmt: skip
 def test_not_loadable(kind: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the path points to, the error has a line per candidate with the loader's words, and is an ImportError (scenario 70)."""
+    """Scenario 70: Whatever the path points to, the error has a line per candidate with the loader's words, and is an ImportError."""
     path = bad_library(kind, tmp_path)
     monkeypatch.setenv("PYNICKEL_LIBRARY", path)
     with pytest.raises(pynickel.LibraryNotFoundError, match=words) as caught:
@@ -191,7 +191,7 @@ def test_version(code: int, version: tuple[int, ...]) -> None:
 
 
 def test_old_library(tmp_path: Path) -> None:
-    """With an old library old functions work and newer ones raise the sentence with both versions and the path (scenario 71)."""
+    """Scenario 71: With an old library old functions work and newer ones raise the sentence with both versions and the path."""
     path = recorder.build(tmp_path, only=lambda f: tuple(map(int, f.since.split("."))) <= (2, 4, 8))
     recorder.Recorder(path).set("set_version", 2408)
     found = pynickel.load(path)
@@ -207,7 +207,7 @@ def test_old_library(tmp_path: Path) -> None:
 
 
 def test_far_newer_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A library newer than the declarations works, with one debug line (scenario 71)."""
+    """Scenario 71: A library newer than the declarations works, with one debug line."""
     path = recorder.build(tmp_path)
     recorder.Recorder(path).set("set_version", 29999)
     with caplog.at_level(logging.DEBUG, "pynickel"):

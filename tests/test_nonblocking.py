@@ -1,4 +1,4 @@
-"""Config(blocking=False): nothing waits that does not have to, and what has to wait has a deadline (scenario 67)."""
+"""Config(blocking=False): nothing waits that does not have to, and what has to wait has a deadline."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def two() -> Iterator[tuple[Communicator, Communicator]]:
 
 
 def test_init_returns_at_once_and_can_be_polled() -> None:
-    """Init without its peer returns, "in progress" raises nothing, and wait() makes it ready when the peer has come."""
+    """Scenario 67: Init without its peer returns, "in progress" raises nothing, and wait() makes it ready when the peer has come."""
     uid = UniqueId.create("host")
     first = Communicator(2, uid, 0, library="host", config=BACKGROUND, device=3, name="early")
     assert first.state == "in progress" and not first.poll() and first.get_async_error() is pynickel.Result.IN_PROGRESS
@@ -52,7 +52,7 @@ def test_init_returns_at_once_and_can_be_polled() -> None:
 
 
 def test_early_call() -> None:
-    """A call before the communicator is ready waits within the timeout and then is BusyError, and the library is not entered."""
+    """Scenario 67: A call before the communicator is ready waits within the timeout and then is BusyError; the library is not entered."""
     comm = Communicator(2, UniqueId.create("host"), 0, library="host", config=BACKGROUND, timeout=0.3)
     start = time.monotonic()
     with pytest.raises(pynickel.BusyError, match=r"not ready within 0.3 s; use wait\(\) or poll\(\)"):
@@ -79,7 +79,7 @@ def test_early_call_waits() -> None:
 
 
 def test_abort_while_in_progress() -> None:
-    """An init in progress is aborted at once, and closed with a deadline by aborting it."""
+    """Scenario 67: An init in progress is aborted at once, and closed with a deadline by aborting it."""
     for end in (lambda comm: comm.abort(), lambda comm: comm.close(timeout=0.2)):
         comm = Communicator(2, UniqueId.create("host"), 0, library="host", config=BACKGROUND)
         start = time.monotonic()
@@ -169,7 +169,7 @@ def test_groups_and_plans(two: tuple[Communicator, Communicator]) -> None:
 
 
 def test_mixing_is_refused(two: tuple[Communicator, Communicator], comm: Communicator) -> None:
-    """A group over blocking and non-blocking communicators is refused in a sentence, when the second kind is queued."""
+    """Scenario 67: A group over blocking and non-blocking communicators is refused in a sentence, when the second kind is queued."""
     with group(), pytest.raises(pynickel.InvalidUsageError, match="blocking or on non-blocking communicators"):
         comm.all_reduce(np.ones(2))
         two[0].all_reduce(np.ones(2))
@@ -205,7 +205,7 @@ def test_split_and_close(two: tuple[Communicator, Communicator]) -> None:
 
 
 def test_per_thread_stream_is_refused(two: tuple[Communicator, Communicator]) -> None:
-    """Stream 2 means the calling thread, which is not the one that works (scenario 69)."""
+    """Scenario 69: Stream 2 means the calling thread, which is not the one that works."""
     with pytest.raises(ValueError, match="stream 2"):
         two[0].all_reduce(np.ones(2), stream=2)
 

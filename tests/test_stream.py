@@ -1,4 +1,4 @@
-"""What may stand for a stream (scenario 69)."""
+"""What may stand for a stream."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stub_comm(recording: Recorder) -> Any:
     ],
 )  # fmt: skip
 def test_handle_reaches_the_library(stub_comm: Any, recording: Recorder, stream: Any, handle: int) -> None:
-    """None and 0 are the default stream; handles and stream objects arrive as they are."""
+    """Scenario 69: None and 0 are the default stream; handles and stream objects arrive as they are."""
     stub_comm.all_reduce(np.zeros(4), stream=stream)
     stub_comm.broadcast(np.zeros(4), stream=stream)
     assert [args[6] for _, args in recording.calls] == [handle, handle]
@@ -50,7 +50,7 @@ def test_handle_reaches_the_library(stub_comm: Any, recording: Recorder, stream:
      (CudaStream((1, 5)), TypeError), (CudaStream(5), TypeError), (SimpleNamespace(ptr=None), TypeError)],
 )  # fmt: skip
 def test_refused(stub_comm: Any, recording: Recorder, stream: Any, error: type[Exception]) -> None:
-    """Anything else is refused before the library is entered."""
+    """Scenario 69: Anything else is refused before the library is entered."""
     with pytest.raises(error, match="stream"):
         stub_comm.all_reduce(np.zeros(4), stream=stream)
     assert recording.names == []

@@ -19,7 +19,7 @@ AWKWARD = bytes([0, 0, 0x7F, 0x80, 0xFF, *range(5, 64), 0, *range(65, 127), 0])
 
 @pytest.mark.parametrize("data", [AWKWARD, bytes(range(128)), b"\xff" * 128])
 def test_round_trips(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bytes, pickle, copy, text, an environment variable and a file give the same id back (scenario 28)."""
+    """Scenario 28: bytes, pickle, copy, text, an environment variable and a file give the same id back."""
     uid = UniqueId(data)
     monkeypatch.setenv("MY_ID", uid.hex())
     (tmp_path / "id").write_bytes(bytes(uid))
@@ -71,7 +71,7 @@ def test_foreign_id_the_other_way(recorder_path: Path) -> None:
 
 
 def test_used_id(comm: pynickel.Communicator) -> None:
-    """An id that has made a communicator makes no second one, not even after the first is closed (scenario 30)."""
+    """Scenario 30: An id that has made a communicator makes no second one, not even after the first is closed."""
     uid = UniqueId.create("host")
     first = pynickel.Communicator(1, uid, 0, library="host")
     with pytest.raises(pynickel.RendezvousError):

@@ -37,3 +37,18 @@ def outcomes(nranks: int, function: Callable[[pynickel.Communicator], Any], libr
     for thread in threads:
         thread.join(deadline)
     return ends
+
+
+def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Start function in a thread; the list gets what it returned or raised."""
+    result: list[Any] = []
+
+    def body() -> None:
+        try:
+            result.append(function())
+        except BaseException as error:
+            result.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return thread, result

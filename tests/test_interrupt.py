@@ -1,0 +1,121 @@
+"""Signals during waits of the CPU library: Ctrl-C ends whatever waits, and handlers of the user's own run meanwhile."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.threads import in_thread
+
+import pynickel
+from pynickel import Communicator, UniqueId
+
+
+def interrupted(call: Callable[[], Any], number: int = signal.SIGINT, delay: float = 0.2) -> float:
+    """Seconds until call, sent a signal after `delay`, raised KeyboardInterrupt."""
+    timer = threading.Timer(delay, os.kill, (os.getpid(), number))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    timer.join()
+    return time.monotonic() - start - delay
+
+
+def test_interrupt_of_a_collective(two: tuple[Communicator, Communicator]) -> None:
+    """Scenario 52: Ctrl-C ends a blocked call within a second; the communicator has failed, and the peer is told."""
+    comm, other = two
+    assert interrupted(lambda: comm.all_reduce(np.zeros(4))) < 1
+    assert comm.state == "failed"
+    with pytest.raises(pynickel.CommunicatorClosedError, match="failed"):
+        comm.all_reduce(np.zeros(4))
+    with pytest.raises(pynickel.RemoteError, match="interrupted"):
+        other.all_reduce(np.zeros(4))
+
+
+def test_interrupt_of_init_and_of_a_group(two: tuple[Communicator, Communicator]) -> None:
+    """Ctrl-C also ends a blocked init and the exit of a group."""
+    assert interrupted(lambda: Communicator(2, UniqueId.create("host"), 0, library="host")) < 1
+
+    def grouped() -> None:
+        with pynickel.group():
+            two[0].all_reduce(np.zeros(4))
+
+    assert interrupted(grouped) < 1
+
+
+def test_other_handlers(two: tuple[Communicator, Communicator]) -> None:
+    """Scenario 52: A handler of the user's own runs during a wait, the call goes on, and no handler is changed."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    interrupt_handler = signal.getsignal(signal.SIGINT)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        late, _ = in_thread(lambda: (time.sleep(0.5), two[1].all_reduce(np.ones(2))))
+        assert two[0].all_reduce(np.ones(2)).tolist() == [2, 2]
+        late.join(5)
+        assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGINT) is interrupt_handler
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_handler_that_raises(two: tuple[Communicator, Communicator]) -> None:
+    """Whatever a signal handler raises comes out of the call, as itself."""
+
+    class Stop(Exception):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Stop("enough")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Stop, match="enough"):
+            two[0].all_reduce(np.zeros(4))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def host_waits(comm: Communicator, other: Communicator, lonely: UniqueId) -> dict[str, Callable[[], Any]]:
+    """Everything that waits for another rank on the CPU library; none comes."""
+    one, all_of_it = np.zeros(1), np.zeros(comm.nranks)
+    page, plan = pynickel.empty(4096, "int8", library="host"), pynickel.Plan(comm)
+    plan.all_reduce(one)
+
+    def grouped() -> None:
+        with pynickel.group():
+            comm.recv(one, 1)
+
+    return {
+        "all_reduce": lambda: comm.all_reduce(one), "broadcast": lambda: comm.broadcast(one), "recv": lambda: comm.recv(one, 1),
+        "send": lambda: comm.send(one, 1), "all_to_all": lambda: comm.all_to_all(all_of_it, all_of_it.copy()),
+        "all_gather_v": lambda: comm.all_gather_v(one, all_of_it, [1] * comm.nranks), "barrier": lambda: comm.barrier(timeout=20),
+        "group": grouped, "plan": plan.launch, "split": lambda: comm.split(0), "finalize": comm.finalize,
+        "shrink": lambda: comm.shrink([2]),
+        "window": lambda: comm.window(page), "wait_signal": lambda: comm.wait_signal(1),
+        "init": lambda: Communicator(2, lonely, 0, library="host"), "close": lambda: other.close(timeout=20),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "what", ["all_reduce", "broadcast", "recv", "send", "all_to_all", "all_gather_v", "barrier", "group", "plan", "split", "shrink",
+             "finalize", "window", "wait_signal", "init", "close"],
+)  # fmt: skip
+def test_interrupt_of_every_wait(what: str) -> None:
+    """Scenario 52: Ctrl-C ends whatever waits within a second."""
+    comms = Communicator.init_all(3, "host")
+    others = Communicator.init_all(2, "host")
+    busy, _ = in_thread(lambda: others[0].all_reduce(np.zeros(4)))
+    try:
+        assert interrupted(host_waits(comms[0], others[0], UniqueId.create("host"))[what], delay=0.1) < 1
+    finally:
+        pynickel.abort_all([*comms, *others])
+        busy.join(5)
