@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from memory import GpuMemory, HostMemory
 
 import pynickel
 from pynickel import parallel
+from pynickel.device import gpu_count, open_device
 
 ROOT = 0  # the parent's rank; child k is rank k
 ELEMENTS = 5
@@ -24,13 +24,13 @@ PARENT_SENDS = 10
 
 
 class Rank:
-    """One rank: its number, memory, buffers and communicator, how it meets the others, and how many wrong values it saw."""
+    """One rank: its number, device, buffers and communicator, how it meets the others, and how many wrong values it saw."""
 
     comm: pynickel.Communicator
 
     def __init__(self, rank: int, nranks: int, library: pynickel.Library, device: int | None) -> None:
         self.rank, self.nranks, self.library = rank, nranks, library
-        self.memory: Any = HostMemory() if device is None else GpuMemory(device)
+        self.device: Any = open_device(library, device or 0)  # NumPy's memory or a GPU's, with the same few methods
         self.is_root = rank == ROOT
         self.value = PARENT_SENDS if self.is_root else rank
         self.total = PARENT_SENDS + sum(range(nranks))
@@ -51,20 +51,20 @@ class Rank:
 
     def make_buffers(self) -> None:
         """Five float32 to send and five to receive; the root also has room for everybody's."""
-        self.send = self.memory.floats(ELEMENTS)
-        self.recv = self.memory.floats(ELEMENTS)
-        self.all = self.memory.floats(ELEMENTS * self.nranks) if self.is_root else None
+        self.send = self.device.empty(ELEMENTS)
+        self.recv = self.device.empty(ELEMENTS)
+        self.all = self.device.empty(ELEMENTS * self.nranks) if self.is_root else None
 
     def fill_buffers(self) -> None:
         """The values that every test starts from."""
-        self.memory.write(self.send, self.value)
-        self.memory.write(self.recv, 0)
+        self.device.upload(self.value, to=self.send)
+        self.device.upload(0, to=self.recv)
         if self.all is not None:
-            self.memory.write(self.all, 0)
+            self.device.upload(0, to=self.all)
 
     def check(self, step: str, name: str, buffer: Any, expected: Sequence[float]) -> None:
         """Print what a buffer holds and what it should hold, one number per share of five; name every wrong element."""
-        found = self.memory.read(buffer)
+        found = self.device.download(buffer)
         wanted = np.repeat(np.asarray(expected, np.float32), ELEMENTS)
         shares = found.reshape(-1, ELEMENTS)
         shown = " ".join(f"{share[0]:g}" if (share == share[0]).all() else ",".join(f"{x:g}" for x in share) for share in shares)
@@ -84,37 +84,37 @@ Checks = list[tuple[str, Any, Sequence[float]]]
 
 def reduce_out_of_place(me: Rank) -> Checks:
     """Only the root has a receive buffer to pass."""
-    me.comm.reduce(me.send, me.recv if me.is_root else None, root=ROOT, stream=me.memory.stream)
+    me.comm.reduce(me.send, me.recv if me.is_root else None, root=ROOT, stream=me.device.stream)
     return [("send buffer", me.send, [me.value]), ("receive buffer", me.recv, [me.total if me.is_root else 0])]
 
 
 def reduce_in_place(me: Rank) -> Checks:
     """The sum lies where the root's own values were."""
-    me.comm.reduce(me.send, root=ROOT, stream=me.memory.stream)
+    me.comm.reduce(me.send, root=ROOT, stream=me.device.stream)
     return [("send buffer", me.send, [me.total if me.is_root else me.value]), ("receive buffer", me.recv, [0])]
 
 
 def all_reduce_out_of_place(me: Rank) -> Checks:
     """Every rank receives the sum."""
-    me.comm.all_reduce(me.send, me.recv, stream=me.memory.stream)
+    me.comm.all_reduce(me.send, me.recv, stream=me.device.stream)
     return [("send buffer", me.send, [me.value]), ("receive buffer", me.recv, [me.total])]
 
 
 def all_reduce_in_place(me: Rank) -> Checks:
     """Every rank's values give way to the sum."""
-    me.comm.all_reduce(me.send, stream=me.memory.stream)
+    me.comm.all_reduce(me.send, stream=me.device.stream)
     return [("send buffer", me.send, [me.total]), ("receive buffer", me.recv, [0])]
 
 
 def broadcast(me: Rank) -> Checks:
     """The root gives from its send buffer, the others take into their receive buffer."""
-    me.comm.broadcast(me.send if me.is_root else me.recv, root=ROOT, stream=me.memory.stream)
+    me.comm.broadcast(me.send if me.is_root else me.recv, root=ROOT, stream=me.device.stream)
     return [("send buffer", me.send, [me.value]), ("receive buffer", me.recv, [0 if me.is_root else PARENT_SENDS])]
 
 
 def gather(me: Rank) -> Checks:
     """The root collects everybody's values in rank order."""
-    me.comm.gather(me.send, me.all, root=ROOT, stream=me.memory.stream)
+    me.comm.gather(me.send, me.all, root=ROOT, stream=me.device.stream)
     return [("send buffer", me.send, [me.value]), *everybodys(me)]
 
 
@@ -122,9 +122,9 @@ def gather_in_place(me: Rank) -> Checks:
     """The root's own share already lies where it belongs."""
     send = me.send
     if me.is_root:
-        me.memory.write(me.all, np.repeat([me.value, *[0] * (me.nranks - 1)], ELEMENTS))
-        send = me.memory.part(me.all, ROOT * ELEMENTS, (ROOT + 1) * ELEMENTS)
-    me.comm.gather(send, me.all, root=ROOT, stream=me.memory.stream)
+        me.device.upload(np.repeat([me.value, *[0] * (me.nranks - 1)], ELEMENTS), to=me.all)
+        send = me.all[ROOT * ELEMENTS : (ROOT + 1) * ELEMENTS]
+    me.comm.gather(send, me.all, root=ROOT, stream=me.device.stream)
     return [("send buffer", send, [me.value]), *everybodys(me)]
 
 
@@ -137,8 +137,8 @@ def scatter(me: Rank) -> Checks:
     """The root deals out 100, 101, 102 ..., five elements for each rank."""
     dealt = [100 + rank for rank in range(me.nranks)]
     if me.is_root:
-        me.memory.write(me.all, np.repeat(dealt, ELEMENTS))
-    me.comm.scatter(me.all, me.recv, root=ROOT, stream=me.memory.stream)
+        me.device.upload(np.repeat(dealt, ELEMENTS), to=me.all)
+    me.comm.scatter(me.all, me.recv, root=ROOT, stream=me.device.stream)
     sent: Checks = [("send buffer", me.all, dealt)] if me.is_root else [("send buffer", me.send, [me.value])]
     return [*sent, ("receive buffer", me.recv, [dealt[me.rank]])]
 
@@ -178,7 +178,7 @@ def parent(nranks: int | None, choice: str | None) -> int:
     nranks = len(devices)
     me = Rank(ROOT, nranks, library, devices[ROOT])
     me.say("0.0", f"library: {library.kind} {'.'.join(map(str, library.version))} from {library.path} ({why})")
-    me.say("0.1", f"runs on {me.memory.label}")
+    me.say("0.1", f"runs on {me.device.name}")
     me.say("0.2", f"is the parent, parallel id {parallel.id}, process {os.getpid()}")
     me.make_buffers()
 
@@ -208,7 +208,7 @@ def child(nranks: int, library_path: str) -> None:
     parallel.yield_()
     devices = parallel.parent.receive()
     me = Rank(parallel.id, nranks, pynickel.load(library_path), devices[parallel.id])
-    me.say("0.1", f"runs on {me.memory.label}")
+    me.say("0.1", f"runs on {me.device.name}")
     me.say("0.2", f"is process {os.getpid()}")
     me.say("0.3", f"is a child, parallel id {parallel.id}")
     me.make_buffers()
@@ -234,20 +234,10 @@ def place(nranks: int | None, library: pynickel.Library) -> list[int | None]:
     if share == 2:
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         os.environ.setdefault("NCCL_MAX_CTAS", "4")  # two ranks' kernels must fit on the GPU at the same time
-    gpus = count_gpus()
+    gpus = gpu_count()
     if not 2 <= (nranks or gpus * share) <= gpus * share:
         raise SystemExit(f"{gpus} GPUs with {share} ranks each carry 2 to {gpus * share} ranks, not {nranks or gpus * share}")
     return [rank // share for rank in range(nranks or gpus * share)]
-
-
-def count_gpus() -> int:
-    """How many GPUs are visible."""
-    try:
-        from cuda.core import Device
-
-        return len(Device.get_all_devices())
-    except (ImportError, RuntimeError) as error:
-        raise SystemExit(f"this library needs GPUs, and the demo needs cuda-core to use them (pip install -e '.[cu13]'): {error}") from None
 
 
 def shown(unique_id: pynickel.UniqueId) -> str:

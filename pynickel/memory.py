@@ -22,9 +22,9 @@ class Memory:
     On the CPU library NumPy views it (`numpy.asarray(memory)` is its bytes); on a GPU it offers the CUDA array interface.
     """
 
-    def __init__(self, nbytes: int, library: Library, shape: tuple[int, ...], typestr: str) -> None:
+    def __init__(self, nbytes: int, library: Library, shape: tuple[int, ...], element: DataType) -> None:
         self.library = library
-        self.nbytes = nbytes
+        self.nbytes, self.shape, self.element = nbytes, shape, element
         out = ffi.new("void **")
         library.check(lib.ncclMemAlloc(library.table, out, max(nbytes, 1)), "ncclMemAlloc")
         # The last view drops the block, wherever that happens; freeing is local and waits for nobody.
@@ -32,7 +32,7 @@ class Memory:
         self.address = int(ffi.cast("uintptr_t", out[0]))
         # The array interface of the side on which the memory is; the other one must not seem to exist.
         side = "__array_interface__" if library.kind == "host" else "__cuda_array_interface__"
-        interface = {"shape": shape, "typestr": typestr, "strides": None, "data": (self.address, False), "version": 3}
+        interface = {"shape": shape, "typestr": typestr(element), "strides": None, "data": (self.address, False), "version": 3}
         setattr(self, side, interface)
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ def mem_alloc(nbytes: int, *, library: str | os.PathLike[str] | Library | None =
 
     NotAvailableError before NCCL 2.19.
     """
-    return Memory(checked_size(nbytes, "nbytes"), chosen(library), (nbytes,), "|u1")
+    return Memory(checked_size(nbytes, "nbytes"), chosen(library), (nbytes,), DataType.uint8)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = DataType.float32, *, library: str | os.PathLike[str] | Library | None = None) -> Any:
@@ -57,21 +57,31 @@ def empty(shape: int | Sequence[int], dtype: Any = DataType.float32, *, library:
     shape for CuPy, torch or Numba.
     """
     found = chosen(library)
-    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    dims = tuple(checked_size(size, "shape") for size in sizes)
+    dims = checked_shape(shape)
     element = as_dtype(dtype)
     nbytes = checked_size(prod(dims) * element.itemsize, "the size in bytes")
     if found.kind != "host":
-        return Memory(nbytes, found, dims, typestr(element))
+        return Memory(nbytes, found, dims, element)
     import numpy
 
-    if element in NUMPY_NAMES:
-        import ml_dtypes
+    return numpy.asarray(Memory(nbytes, found, (nbytes,), DataType.uint8)).view(numpy_dtype(element)).reshape(dims)
 
-        kind = numpy.dtype(getattr(ml_dtypes, NUMPY_NAMES[element]))
-    else:
-        kind = numpy.dtype(element.name)
-    return numpy.asarray(Memory(nbytes, found, (nbytes,), "|u1")).view(kind).reshape(dims)
+
+def numpy_dtype(element: DataType) -> Any:
+    """NumPy's type for elements of that kind; bfloat16 and the float8 types are those of ml_dtypes."""
+    import numpy
+
+    if element not in NUMPY_NAMES:
+        return numpy.dtype(element.name)
+    import ml_dtypes
+
+    return numpy.dtype(getattr(ml_dtypes, NUMPY_NAMES[element]))
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """The lengths of the axes."""
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    return tuple(checked_size(size, "shape") for size in sizes)
 
 
 def typestr(element: DataType) -> str:

@@ -67,7 +67,7 @@ def expected(nranks: int) -> list[str]:
     say("0.0", 0, r"library: host \d+\.\d+\.\d+ from /\S*libnickel_host\.so \(.+\)")
     for rank in range(nranks):
         root = rank == 0
-        say("0.1", rank, "runs on a CPU rank")
+        say("0.1", rank, "runs on the host")
         say("0.2", rank, r"is the parent, parallel id 0, process \d+" if root else r"is process \d+")
         say("0.3", rank, r"made the unique id [0-9a-f]{64}\.\.\. \(128 bytes\)" if root else f"is a child, parallel id {rank}")
         say("0.4", rank, "has joined the communicator" if root else "has made its buffers of 5 float32")
