@@ -20,6 +20,20 @@ WITH_COMMANDS = [page for page in snippets.PAGES if snippets.commands(page)]
 NOT_HERE = [s for page in snippets.PAGES for s in snippets.snippets(page) if not s.runs]
 
 
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a b\n", "a  b\n", True), ("a b\n", "a c\n", False), ("", "a", False), ("", "", True), ("...", "", True),
+        ("a\n...\nb\n", "a\nb\n", True), ("a\n...\nb\n", "a\nx y\nb\n", True), ("a\n...\nb\n", "a\nx\n", False),
+        ("at 0x... of ... end", "at 0x12 of 3 end", True), ("a ... b ... c", "a b b c", True), ("a ... b ... c", "a c b", False),
+        ("x...", "y", False), ("...x", "y x", True), ("... a ... a", "a", False),
+    ],
+)  # fmt: skip
+def test_comparison(shown: str, printed: str, same: bool) -> None:
+    """Output has to be what the page shows; only `...` stands for any text."""
+    assert snippets.matches(shown, printed) is same
+
+
 def name(page: Path) -> str:
     """The page's name, for the report."""
     return page.name
