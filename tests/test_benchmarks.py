@@ -109,3 +109,10 @@ def test_call_targets(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "calls.json").read_text())
     missed = {row["what"]: row["ratio"] for row in found["rows"] if row["target"] and row["ratio"] > 1.5 * row["target"]}
     assert missed == {} and all(row["ms"] < 1.5 * row["target"] for row in found["imports"])
+
+
+def test_parallel_messages() -> None:
+    """A row for each size, with a time and a ratio for each way that a message can take."""
+    table = run("parallel_messages.py", "--seconds", "0.02", "--sizes", "8 B", "1 MiB").splitlines()
+    assert [row[:14].strip() for row in table] == ["us (Pipe = 1)", "8 B", "1 MiB"]
+    assert all(row.count("(") == 6 for row in table[1:]) and all("(1.00)" in row for row in table[1:])

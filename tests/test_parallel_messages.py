@@ -121,6 +121,16 @@ def test_arrays_are_not_copied_into_the_pickle() -> None:
     assert loaded.flags.writeable
 
 
+def test_plain_values_are_pickled_the_short_way() -> None:
+    """Numbers, texts, arrays and small collections of them need no cloudpickle; whatever may hold a function or a class does."""
+    plain = [1, "text", None, np.zeros(3), {"a": [1, (2.0, b"b")], "c": np.arange(4)}, []]
+    assert all(serial._is_plain(value) for value in plain)
+    other = [print, int, np.array([None]), [lambda: 1], {"a": {1: {2: {3: 4}}}}, list(range(17)), {1, 2}, np.ma.zeros(3), signal.SIGINT]
+    assert not any(serial._is_plain(value) for value in other)
+    for value in [*plain[:3], plain[5], *other[4:7]]:
+        assert serial.load([bytearray(part) for part in serial.dump(value)]) == value
+
+
 @pytest.mark.parametrize(
     "array",
     [

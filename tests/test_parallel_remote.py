@@ -328,7 +328,8 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """parallel.ip is loopback until autoip or the program sets it; an unknown interface is named with those that there are; a host
     that nobody knows the way to means a warning, and loopback."""
     assert parallel.ip == "127.0.0.1"
-    assert parallel.autoip("lo") == "127.0.0.1" if address.of_interfaces(["lo"]) else True
+    with pytest.warns(RuntimeWarning, match="no address was found, parallel.ip stays 127.0.0.1"):
+        assert parallel.autoip("lo") == "127.0.0.1"  # which is never found: it is for nobody else
     with pytest.raises(ValueError, match="this machine has no interface 'nix0'; it has .*lo"):
         parallel.autoip(["lo", "nix0"])
     monkeypatch.setattr(address, "of_interfaces", lambda names: "192.0.2.7" if names is None else None)
@@ -344,8 +345,15 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     parallel.reset()
     assert parallel.ip == "127.0.0.1"
     assert address.facing("127.0.0.1") == "127.0.0.1" and address.facing("name.invalid") is None
+    monkeypatch.setattr(address, "of_interfaces", lambda names: None)
     with pytest.warns(RuntimeWarning, match="no way to 'name.invalid' is known here"):
         assert parallel.fork(host="name.invalid", command="env").host == "name.invalid"
+    monkeypatch.setattr(address, "of_interfaces", lambda names: "127.0.0.3")
+    assert parallel.fork(host="name.invalid", command="env").channel._socket.getsockname()[0] == "127.0.0.3"
+    parallel.ip = "192.0.2.77"
+    with pytest.raises(OSError, match="no child can come in at 192.0.2.77: .*; set parallel.ip to an address of this machine"):
+        parallel.fork(host="localhost", command="env")
+    assert parallel.nchildren == 2
 
 
 def test_reset() -> None:
@@ -383,3 +391,27 @@ def test_fork_has_a_deadline() -> None:
             call()
     parallel.sfork(1, timeout=10)
     parallel.run(sleep, timeout=10)
+
+
+def test_what_a_command_has_started_is_killed_with_it() -> None:
+    """When a command must be killed nothing is left of what it has started here, whether its child came or not."""
+    script = r"""
+        import signal, time
+        from pynickel import parallel
+        try:
+            parallel.fork(command="sh -c 'sleep 50; true'", timeout=0.5)
+        except TimeoutError as error:
+            print("did not connect" in str(error))
+
+        def stubborn():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            parallel.send("here")
+            time.sleep(50)
+
+        child = parallel.fork(command=["sh", "-c", 'trap "" TERM; sleep 50 & exec "$@"', "sh"])
+        child.exec(stubborn)
+        child.receive()
+        parallel.close(timeout=0.5)
+    """
+    result = run(script)
+    assert (result.stdout, result.returncode, result.left) == ("True\n", 0, []), result.stderr

@@ -59,7 +59,7 @@ class Keeper(threading.Thread):
         try:
             self._keep(process, stderr)
         except Exception as error:
-            process.kill()
+            self._pass_signal(process, signal.SIGKILL)
             self.child.ended(process.wait(), f"its messages could not be read: {error!r}")
             raise
         finally:
@@ -72,10 +72,13 @@ class Keeper(threading.Thread):
         if self.started.is_set() and self.error is None:
             self.child.channel.shutdown()
 
-    def signal(self, number: signal.Signals) -> None:
+    def kill(self, number: signal.Signals) -> None:
         """Send the child a signal, if it still lives."""
         if self._process is not None:
-            self._process.send_signal(number)
+            self._pass_signal(self._process, number)
+
+    def _pass_signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        process.send_signal(number)
 
     def _keep(self, process: subprocess.Popen[bytes], stderr: int) -> None:
         connection = self.child.channel.fileno()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -25,13 +26,20 @@ _LOST = 5.0  # seconds in which the command must have ended once the connection 
 
 
 class KeeperAway(Keeper):
-    """Keeps one child that a command (ssh, for one) starts on another machine."""
+    """Keeps one child that a command (ssh, for one) starts on another machine.
+
+    The command is a session of its own: Ctrl-C does not reach it, and if it must be killed so is all that it has started here.
+    """
 
     def __init__(self, child: Child, remote: Remote, ip: str, deadline: Deadline) -> None:
         super().__init__(child)
         self._remote = remote
         self._deadline = deadline
-        self._door = door.Door(ip)
+        try:
+            self._door = door.Door(ip)
+        except OSError as error:
+            text = f"no child can come in at {ip}: {error.strerror}; set parallel.ip to an address of this machine, or call autoip()"
+            raise OSError(error.errno, text) from error
         self._lost = math.inf  # when the command must have ended, once the connection has
 
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
@@ -39,7 +47,7 @@ class KeeperAway(Keeper):
         try:
             stderr, theirs = os.pipe()
             try:
-                process = subprocess.Popen(self._remote.starting(), stdin=subprocess.PIPE, stderr=theirs)
+                process = subprocess.Popen(self._remote.starting(), stdin=subprocess.PIPE, stderr=theirs, start_new_session=True)
             except BaseException:
                 os.close(stderr)
                 raise
@@ -50,7 +58,7 @@ class KeeperAway(Keeper):
             try:
                 self._meet(process, stderr)
             except BaseException:
-                process.kill()
+                self._pass_signal(process, signal.SIGKILL)
                 process.wait()
                 os.close(stderr)
                 raise
@@ -123,4 +131,10 @@ class KeeperAway(Keeper):
         if time.monotonic() > self._lost:
             if process.poll() is None and self.child.failure is None:
                 self.child.fail(f"is lost: the connection to {self._remote.host} has ended")
-            process.kill()
+            self._pass_signal(process, signal.SIGKILL)
+
+    def _pass_signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return  # all of it has ended

@@ -95,14 +95,14 @@ def _start(machine: Remote | None, until: Deadline) -> Keeper:
 
 
 def _door_for(machine: Remote) -> str:
-    """Return the one address of ours at which a child there shall come in: what was set, else the one on the way there."""
+    """Return the one address of ours at which a child there shall come in: what was set, else the one on the way there, else out."""
     if here.ip != address.LOOPBACK:
         return here.ip
-    facing = address.facing(machine.address)
+    facing = address.facing(machine.address) or address.of_interfaces(None)  # a name that ssh alone knows has no address here
     if facing is None:
         warnings.warn(
             f"no way to {machine.host!r} is known here, so its child must come in at {address.LOOPBACK}, which no other machine "
-            "can reach; call parallel.autoip() or set parallel.ip",
+            "can reach; set parallel.ip",
             RuntimeWarning,
             stacklevel=5,
         )
@@ -207,7 +207,7 @@ def _end(keepers: list[Keeper], grace: float) -> None:
 
 def _signal(keepers: list[Keeper], number: signal.Signals) -> None:
     for keeper in keepers:
-        keeper.signal(number)
+        keeper.kill(number)
 
 
 def _have_ended(keepers: list[Keeper], patience: float) -> bool:
