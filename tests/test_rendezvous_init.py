@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -348,3 +350,26 @@ def test_one_machine_without_mpi_or_torch(tmp_path: Path, monkeypatch: pytest.Mo
 def broken_mpi(which: Any = "mpi") -> Any:
     """mpi4py without an MPI library."""
     raise RendezvousError("cannot load MPI library")
+
+
+def test_cpu_library_on_two_machines(tmp_path: Path) -> None:
+    """Without GPUs, ranks that the CPU library cannot bring together (a pid namespace stands for a machine) are all told so at once."""
+    apart = ["unshare", "--pid", "--fork"]
+    if subprocess.run([*apart, "true"], capture_output=True, timeout=10).returncode != 0:
+        pytest.skip("no pid namespace can be had: unshare --pid is not permitted")
+    program = "from pynickel import rendezvous\nrendezvous.init(timeout=20)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYNICKEL_RENDEZVOUS": str(tmp_path)}
+    began = time.monotonic()
+    ranks = [
+        subprocess.Popen([*before, sys.executable, "-c", program], env={**env, **rank(number, 2)}, stderr=subprocess.PIPE, text=True)
+        for number, before in enumerate(([], apart))
+    ]
+    try:
+        for process in ranks:
+            said = process.communicate(timeout=30)[1]
+            assert process.returncode == 1 and "the CPU library serves one machine" in said and said.count("host 2.32.3") == 2
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait(5)
+    assert time.monotonic() - began < 15

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pynickel
 from pynickel import RendezvousError, WaitTimeoutError
 from pynickel.rendezvous import devices
 from pynickel.rendezvous.rows import FAILED, GAVE_UP, GONE, READY, Row, intruder, verdict
@@ -137,3 +139,36 @@ def test_gpu_that_is_not_there() -> None:
     """More ranks on a machine than it has GPUs is a table that names the ranks too many."""
     text = error_of(*[gpu(rank, 3, "ab", local_rank=rank) for rank in range(3)])
     assert "rank 2 would use a GPU that is not there" in text and text.splitlines()[-1].split()[-1] == "none"
+
+
+class FakeDriver:
+    """What of libcuda is asked for UUIDs: two GPUs, or a part of one, which only the newer function tells apart."""
+
+    def __init__(self, newer: bool, code: int = 0) -> None:
+        self.code = code
+        if newer:
+            self.cuDeviceGetUuid_v2 = self.cuDeviceGetUuid
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = 2
+        return self.code
+
+    def cuDeviceGetUuid(self, uuid: Any, device: int) -> int:
+        uuid._obj[:] = bytes([device] * 16)
+        return 0
+
+
+def test_uuids_of_visible_gpus(monkeypatch: pytest.MonkeyPatch, recorder_path: Path) -> None:
+    """With NVIDIA's library a rank tells the UUIDs of the GPUs that CUDA shows it; with the CPU library, or without a driver, none."""
+    nvidia = pynickel.load(recorder_path)
+    for newer in (True, False):
+        monkeypatch.setattr(devices.driver, "driver", lambda newer=newer: FakeDriver(newer))
+        assert devices.visible(nvidia) == ("00" * 16, "01" * 16) and devices.visible(pynickel.load("host")) == ()
+    monkeypatch.setattr(devices.driver, "driver", lambda: FakeDriver(True, 100))
+    with pytest.raises(pynickel.CudaError, match="cannot be counted: CUresult 100"):
+        devices.visible(nvidia)
+    monkeypatch.setattr(devices.driver, "driver", lambda: None)
+    assert devices.visible(nvidia) == ()

@@ -4,7 +4,7 @@ Nothing is started, and MPI is not touched, before `init` is called.
 """
 # SPDX-License-Identifier: Apache-2.0
 
-from .exchange import exchange
+from .gathering import exchange
 from .launcher import Place
 from .meeting import init
 from .trust import place

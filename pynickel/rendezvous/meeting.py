@@ -132,7 +132,7 @@ def decide(log: ways.Log, me: Introduction, until: float, seconds: float) -> Ver
     """Wait for rows until they decide; at the end of time say that we go, which decides as well unless the last one has just come."""
     row, known, gave_up, asked = me.row, 0, False, False
     while True:
-        data = list(log.wait(known, until))
+        data = log.wait(known, until)
         known = len(data)
         rows = read(data)
         decided = verdict(rows)

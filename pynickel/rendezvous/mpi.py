@@ -120,7 +120,7 @@ class MpiLog:
             self._request = next(self._steps, None)
             if self._request is None:
                 self._steps = None
-        return self._rows
+        return list(self._rows)
 
     def close(self, expected: int, until: float) -> None:
         """Wait until all have seen the rows: what comes next blocks in the library, and nobody must be left behind here."""

@@ -50,7 +50,7 @@ class Server:
         """All rows, once there are more than `known`, or at time.monotonic() `until`."""
         while len(self._rows) <= known and time.monotonic() < until:
             self._turn_once(until)
-        return self._rows
+        return list(self._rows)
 
     def close(self, expected: int, until: float) -> None:
         """Stay until `expected` rows have come and all who sent them have seen the log, but not beyond `until`."""
@@ -132,7 +132,7 @@ class Guest:
                 raise RendezvousError(
                     f"rank 0 at {self._where} closed the rendezvous or ended while ranks were missing: {error}"
                 ) from error
-        return self._rows
+        return list(self._rows)
 
     def close(self, expected: int, until: float) -> None:
         """Leave; rank 0 sees by it that this rank has seen the log."""

@@ -62,7 +62,7 @@ class AgentLog:
             while self._store.check([f"{self._prefix}{len(self._rows) + 1}"]):
                 self._rows.append(bytes(self._store.get(f"{self._prefix}{len(self._rows) + 1}")))
             if len(self._rows) > known or time.monotonic() >= until:
-                return self._rows
+                return list(self._rows)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

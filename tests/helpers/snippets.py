@@ -33,7 +33,7 @@ EXEC = "import os, sys; os.execvp('bash', ['bash', '-eu', '-c', *sys.argv[1:]])"
 NEEDS: dict[str, Callable[[], bool]] = {
     "a GPU": lambda: any(Path("/dev").glob("nvidia[0-9]*")),
     "two machines": lambda: False,
-    "Slurm": lambda: shutil.which("srun") is not None,
+    "Slurm": lambda: shutil.which("srun") is not None and "SLURM_CONF" in os.environ,  # the packages alone are no cluster
     "a network": lambda: False,
     "Open MPI": lambda: shutil.which("mpirun") is not None and find_spec("mpi4py") is not None,
     "torch": lambda: find_spec("torch") is not None,
@@ -128,8 +128,9 @@ def compare(shown: str, printed: str, name: str) -> None:
 
 def run_in(folder: Path, command: str, seconds: float) -> processes.Result:
     """Run a bash command in a folder, as a user whose python is this one; it must end well and leave nobody behind."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {"PATH": path, "PYTHONWARNINGS": "error::ResourceWarning", "PYTHONUNBUFFERED": ""}
+    env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": "error::ResourceWarning"}
+    env |= {"PYTHONUNBUFFERED": ""}  # with it a line is written in pieces, which the lines of other ranks can part
+    env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = processes.run(EXEC, f"cd {shlex.quote(str(folder))}\n{command}", deadline=seconds, env=env)
     if done.returncode or done.left:
         raise AssertionError(f"{command}\nended with {done.returncode}, left {done.left}\n{done.stdout}\n{done.stderr}")
