@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 from helpers import processes, snippets
 
+NEEDED = ("torch", "sklearn", "tqdm", "matplotlib")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        any(find_spec(name) is None for name in ("torch", "sklearn", "tqdm", "matplotlib")), reason="needs torch, scikit-learn, tqdm, matplotlib"
-    ),
+    pytest.mark.skipif(any(find_spec(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
 ]
 ROOT = snippets.ROOT
 MPI = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpiexec --oversubscribe -n 2"
