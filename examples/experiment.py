@@ -132,6 +132,7 @@ def run(experiment: Experiment, comm: Comm, options: argparse.Namespace) -> None
         folder.mkdir(parents=True, exist_ok=True)
         parameters = sum(parameter.numel() for parameter in experiment.model().parameters())
         print(f"{experiment.name}: {comm.name}, {comm.size} processes, {parameters:,} parameters, batch {options.batch} in all", flush=True)
+    Run(experiment, comm, options, None, "").epoch(1)  # torch has things to load, which no run shall have to wait for
     runs = []
     for number in range(1, options.runs + 1):
         last = number == options.runs

@@ -51,6 +51,13 @@ def test_what_each_rank_is_told() -> None:
         pass  # it is free
 
 
+def test_one_session() -> None:
+    """Ranks have process groups of their own in one session, since Linux hands a core over to the next rank within a session only."""
+    told = "import os; print(os.getpgrp() == os.getpid(), os.getsid(0))"
+    lines = run("-n", "3", "--no-prefix", sys.executable, "-c", told).stdout.splitlines()
+    assert len(lines) == 3 and len(set(lines)) == 1 and lines[0].startswith("True ")
+
+
 def test_output() -> None:
     """Lines of both outputs go to the same outputs with the rank before them, without a prefix on wish; nothing is cut off or mixed."""
     command = "echo out$RANK; echo err$RANK >&2; printf part$RANK; head -c 300000 /dev/zero | tr '\\0' x; echo; printf end"

@@ -55,6 +55,13 @@ class Rank:
         return any(line.startswith(_CONSEQUENCES) for line in self.last())
 
 
+def begin(keeper: int) -> None:
+    """In the child: a process group of its own, for signals, but not a session: Linux hands a core over within a session only
+    (sched_autogroup), and ranks that outnumber the cores wait for each other by giving theirs away."""
+    os.setpgrp()
+    watch.end_with_parent(keeper)
+
+
 class Ranks:
     """All ranks of one run. Made in the process that the user sees; `keep` runs in the keeper."""
 
@@ -101,8 +108,7 @@ class Ranks:
                     stdout=writes[0],
                     stderr=writes[1],
                     env=env,
-                    start_new_session=True,
-                    preexec_fn=lambda: watch.end_with_parent(keeper),
+                    preexec_fn=lambda: begin(keeper),
                 )
             except OSError as error:
                 print(f"pynickel run: {self.command[0]!r} cannot be started: {error.strerror}{self._hint()}", file=sys.stderr)

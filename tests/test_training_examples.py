@@ -1,0 +1,104 @@
+"""The experiments and the benchmark of training, run as a user runs them."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import processes, snippets
+
+NEEDED = ("torch", "sklearn", "tqdm", "matplotlib")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(any(find_spec(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
+]
+ROOT = snippets.ROOT
+MPI = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpiexec --oversubscribe -n 2"
+LAUNCHERS = {"serial": "", "pynickel": "pynickel run -n 3", "gloo": "pynickel run -n 2", "mpi": MPI}
+
+
+def launch(folder: Path, comm: str, script: str) -> tuple[str, dict[str, Any]]:
+    """What an experiment prints, and its result file."""
+    command = f"{LAUNCHERS[comm]} python {shlex.quote(str(ROOT / 'examples'))}/{script} --comm {comm}"
+    done = snippets.run_in(folder, command, 50)
+    (result,) = folder.rglob("result.json")
+    return done.stdout, json.loads(result.read_text())
+
+
+def same_everywhere(folder: Path, script: str, **shown: str) -> None:
+    """Run with every library that is here; the curves are the same, the ranks end in step."""
+    curves = {}
+    for comm in LAUNCHERS:
+        if comm == "mpi" and (shutil.which("mpiexec") is None or find_spec("mpi4py") is None):
+            print("mpi was left out: there is no mpiexec or no mpi4py")
+            continue
+        (folder / comm).mkdir()
+        pictures = "" if comm == "pynickel" else " --no-pictures"
+        text, result = launch(folder / comm, comm, f"{script} --epochs 2 --dtype float64{pictures}")
+        assert result["comm_error"] == 0.0 and "comm_error 0" in text
+        assert len(result["seconds"]) == int(re.search(r"--runs (\d)", script)[1])  # type: ignore[index]
+        assert result["processes"] == {"serial": 1, "pynickel": 3}.get(comm, 2)
+        curves[comm] = np.array(result["curve"])
+        assert curves[comm][:, 0].tolist() == [1, 2]
+    for name, text_shown in shown.items():
+        assert text_shown in text, name
+    for comm, curve in curves.items():
+        np.testing.assert_allclose(curve, curves["serial"], rtol=1e-9, err_msg=comm)
+
+
+def written(folder: Path) -> list[str]:
+    """The names of what rank 0 has written, with the first bytes of pictures looked at."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in files if path.suffix == ".png")
+    return sorted(path.name for path in files)
+
+
+def test_franke(tmp_path: Path) -> None:
+    """Franke's function with serial, pynickel, gloo and MPI, 1 to 3 processes: one validation curve to float64 rounding."""
+    same_everywhere(tmp_path, "franke.py --runs 2", parameters="10,501 parameters")
+    assert written(tmp_path / "pynickel") == [
+        "epoch_1.pt", "epoch_2.pt", "predictions_1.npy", "predictions_2.npy", "result.json", "surfaces_1.png", "surfaces_2.png",
+        "valid.npy", "valid.png",
+    ]  # fmt: skip
+
+
+def test_digits_vae(tmp_path: Path) -> None:
+    """The auto-encoder in the original's sizes, the same way, although its loss has random numbers in it."""
+    same_everywhere(tmp_path, "digits_vae.py --runs 1 --original", parameters="1,068,820 parameters")
+    assert written(tmp_path / "pynickel") == [
+        "epoch_1.pt", "epoch_2.pt", "interpolation_1.png", "interpolation_2.png", "predictions_1.npy", "predictions_2.npy",
+        "reconstructions_1.png", "reconstructions_2.png", "result.json", "valid.npy", "valid.png",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    """torch's NCCL without a GPU, and a batch smaller than the processes, are refused in a sentence."""
+    import torch
+
+    franke = f"python {shlex.quote(str(ROOT / 'examples' / 'franke.py'))}"
+    refusals = [(f"pynickel run -n 3 {franke} --comm pynickel --batch 2", "--batch 2 must be from 3, the processes, to 10000")]
+    if not torch.cuda.is_available():
+        refusals.append((f"{franke} --comm nccl", "needs a GPU"))
+    for command, words in refusals:
+        done = processes.run(snippets.EXEC, command, deadline=40, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
+        assert done.returncode == 2 and words in done.stderr and done.left == [], done
+
+
+def test_benchmark(tmp_path: Path) -> None:
+    """The benchmark adds to its figures, tells who is the fastest, and draws."""
+    script = f"python {shlex.quote(str(ROOT / 'benchmarks' / 'training_scaling.py'))} --json figures.json"
+    one = f"{script} --nets franke --batches 128 --comms serial,pynickel --processes 1,2 --updates 78 --runs 2"
+    snippets.run_in(tmp_path, one, 50)
+    done = snippets.run_in(tmp_path, f"{script} --report --plot scaling.png", 20)
+    assert re.search(r"franke +128 +1 +serial .* 2 +x 1.00 ", done.stdout)
+    assert re.search(r"franke +128 +2 +pynickel ", done.stdout)
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
