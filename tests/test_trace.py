@@ -43,6 +43,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, ["trace", str(file)])
     assert ended.exit_code == 1, ended.output
     rows = {words[0]: words[1:] for words in map(str.split, ended.output.splitlines()) if words and words[0].startswith("nccl")}
+    assert "of 4," in " ".join(rows["ncclAllReduce"]) and "of 1," in " ".join(rows["ncclBroadcast"])  # rounds, joining not counted
     assert rows["ncclAllReduce"][:2] == ["8", "32000"] and rows["ncclBroadcast"][:2] == ["2", "8000"]
     assert "ranks differ first in call 5" in ended.output
     assert "rank 0: ncclAllReduce of 1000 float32, op min" in ended.output

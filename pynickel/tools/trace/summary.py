@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from .records import Record
 
-PEER = ("ncclSend", "ncclRecv", "ncclPutSignal", "ncclSignal", "ncclWaitSignal")  # each pair of ranks has a numbering of its own
+# These are not numbered with the collectives: each pair of ranks has a numbering of its own, and joining comes before all calls.
+APART = ("ncclSend", "ncclRecv", "ncclPutSignal", "ncclSignal", "ncclWaitSignal", "ncclCommInitRank")
 
 
 @dataclass
@@ -37,7 +38,7 @@ def rounds(records: Sequence[Record]) -> dict[tuple[str, int], list[Record]]:
     """The calls of all ranks that belong together: those of one communicator with one number."""
     found: dict[tuple[str, int], list[Record]] = {}
     for record in records:
-        if record.operation not in PEER:
+        if record.operation not in APART:
             found.setdefault((record.comm, record.call), []).append(record)
     return found
 
@@ -67,7 +68,7 @@ def first_difference(records: Sequence[Record]) -> list[tuple[str, int, list[Rec
     """Per communicator that has one: the first call in which ranks called something else, or that some never made; its records by
     rank, and the ranks that made no such call."""
     by_comm: dict[str, dict[int, list[Record]]] = {}
-    for (comm, call), together in rounds([record for record in records if record.operation != "ncclCommInitRank"]).items():
+    for (comm, call), together in rounds(records).items():
         by_comm.setdefault(comm, {})[call] = together
     found = []
     for comm, calls in by_comm.items():
