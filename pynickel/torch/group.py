@@ -1,0 +1,287 @@
+"""The process group: what torch.distributed calls, turned into jobs for the group's lane."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from ..communicator import Communicator
+from . import exits, host
+from .cuda import Cuda
+from .failures import as_torch
+from .lane import OVER, Lane, Task
+from .meeting import Meeting, seconds_of
+from .messages import Messages
+from .work import PynickelWork
+
+Tensors = Sequence[torch.Tensor]
+END = 2.0  # seconds that operations in flight have when the group is shut down
+
+
+def create(store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> PynickelProcessGroup:
+    """What torch calls for init_process_group("pynickel") and new_group()."""
+    return PynickelProcessGroup(store, rank, nranks, timeout)
+
+
+class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch comes without types for it
+    """A process group of torch.distributed: CPU tensors by the CPU library, CUDA tensors by NVIDIA's NCCL."""
+
+    def __init__(self, store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> None:
+        super().__init__(rank, nranks)
+        self._meeting = Meeting(store, rank, nranks, seconds_of(timeout))
+        self._lane = Lane("pynickel collectives")
+        self._messages = Messages(self._meeting)
+        self._cuda = Cuda(self._meeting)
+        self._comm: Communicator | None = None
+        self._making = threading.Lock()
+        self._name = self._desc = "undefined"
+        self._together: list[Callable[[], None]] | None = None
+        exits.remember(self)
+
+    # -- what torch asks about the group -----------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        """The name in torch's messages."""
+        return "pynickel"
+
+    def setGroupName(self, name: str) -> None:
+        """Torch gives the group its name."""
+        self._name = name
+
+    def getGroupName(self) -> str:
+        """The name that torch gave it."""
+        return self._name
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave it."""
+        return self._name
+
+    def setGroupDesc(self, desc: str) -> None:
+        """Torch gives the group a description."""
+        self._desc = desc
+
+    def getGroupDesc(self) -> str:
+        """That description."""
+        return self._desc
+
+    @property
+    def group_desc(self) -> str:
+        """That description."""
+        return self._desc
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The deadline of communicators that are still to be made."""
+        self._meeting.seconds = seconds_of(timeout)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Finish what was begun, and close the communicators; what does not finish is aborted."""
+        self._end(abort=False)
+
+    def abort(self) -> None:
+        """End all operations now, here and for the peers that wait in them."""
+        self._end(abort=True)
+
+    def _end(self, abort: bool) -> None:
+        exits.forget(self)
+        lanes = [self._lane, *self._messages.lanes()]
+        ended = [lane.end(END) for lane in lanes] if not abort else [False]
+        if all(ended):
+            self._meeting.end(abort=False)
+            return
+        self._meeting.end(abort=True)
+        for lane in lanes:
+            lane.end(END)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def host_comm(self) -> Communicator:
+        """The communicator for CPU tensors; all ranks make it with their first collective."""
+        with self._making:
+            if self._comm is None:
+                self._comm = self._meeting.communicator("collectives", tuple(range(self.size())), self._meeting.host())
+            return self._comm
+
+    def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> dist.Work:
+        """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
+        if tensor.is_cuda:
+            return self._cuda.run(what, tensor, job, outputs)
+
+        def whole() -> None:
+            with as_torch(what):
+                job(self.host_comm())
+
+        if self._together is not None:
+            self._together.append(whole)
+            return PynickelWork(OVER, outputs)
+        return PynickelWork(self._start(whole, opts), outputs)
+
+    def _start(self, job: Callable[[], None], opts: Any) -> Task:
+        if getattr(opts, "asyncOp", True):
+            return self._lane.submit(job)
+        self._lane.now(job)
+        return OVER
+
+    def meet(self, seconds: float | None) -> None:
+        """A barrier of the CPU ranks in the caller's thread, with a deadline of its own."""
+
+        def job() -> None:
+            with as_torch("barrier"):
+                self.host_comm().barrier(seconds)
+
+        self._lane.now(job)
+
+    # -- collectives -------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Every rank ends up with the reduction of all ranks' tensors."""
+        opts = dist.AllreduceOptions() if opts is None else opts
+        return self._run("all_reduce", tensors[0], opts, lambda comm: host.all_reduce(comm, tensors, opts.reduceOp), list(tensors))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """The same for several tensors, in one call of the library."""
+        opts = dist.AllreduceCoalescedOptions() if opts is None else opts
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """Every rank ends up with the root's tensor."""
+        opts = dist.BroadcastOptions() if opts is None else opts
+        return self._run("broadcast", tensors[0], opts, lambda comm: host.broadcast(comm, tensors[0], opts.rootRank), list(tensors))
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+        """The root ends up with the reduction."""
+        opts = dist.ReduceOptions() if opts is None else opts
+        job = lambda comm: host.reduce(comm, tensors[0], opts.reduceOp, opts.rootRank)  # noqa: E731
+        return self._run("reduce", tensors[0], opts, job, list(tensors))
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Every rank ends up with rank i's tensor in outputs[0][i]."""
+        return self._run("all_gather", inputs[0], opts, lambda comm: host.all_gather(comm, outputs[0], inputs[0]), list(outputs[0]))
+
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Every rank ends up with all ranks' tensors, one behind the other."""
+        return self._run("all_gather_single", source, opts, lambda comm: host.all_gather_single(comm, output, source), [output])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """The same for several tensors."""
+
+        def job(comm: Communicator) -> None:
+            for output, source in zip(outputs, inputs, strict=True):
+                host.all_gather_single(comm, output, source)
+
+        return self._run("all_gather_single", inputs[0], opts, job, list(outputs))
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Every rank ends up with rank i's inputs[j] in outputs[i][j]."""
+
+        def job(comm: Communicator) -> None:
+            for number, source in enumerate(inputs):
+                host.all_gather(comm, [tensors[number] for tensors in outputs], source)
+
+        return self._run("all_gather", inputs[0], opts, job, [tensor for tensors in outputs for tensor in tensors])
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+        """Rank r ends up with the reduction of all ranks' inputs[0][r]."""
+        opts = dist.ReduceScatterOptions() if opts is None else opts
+        job = lambda comm: host.reduce_scatter(comm, outputs[0], inputs[0], opts.reduceOp)  # noqa: E731
+        return self._run("reduce_scatter", outputs[0], opts, job, list(outputs))
+
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist.Work:
+        """Rank r ends up with part r of the reduction."""
+        opts = dist.ReduceScatterOptions() if opts is None else opts
+        job = lambda comm: host.reduce_scatter_single(comm, output, source, opts.reduceOp)  # noqa: E731
+        return self._run("reduce_scatter_single", source, opts, job, [output])
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """The same for several tensors."""
+        opts = dist.ReduceScatterOptions() if opts is None else opts
+
+        def job(comm: Communicator) -> None:
+            for output, source in zip(outputs, inputs, strict=True):
+                host.reduce_scatter_single(comm, output, source, opts.reduceOp)
+
+        return self._run("reduce_scatter_single", inputs[0], opts, job, list(outputs))
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """The root ends up with rank i's tensor in outputs[0][i]."""
+        opts = dist.GatherOptions() if opts is None else opts
+        into = list(outputs[0]) if outputs else []
+        return self._run("gather", inputs[0], opts, lambda comm: host.gather(comm, into, inputs[0], opts.rootRank), into)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+        """Rank i ends up with the root's inputs[0][i]."""
+        opts = dist.ScatterOptions() if opts is None else opts
+        sources = list(inputs[0]) if inputs else []
+        return self._run("scatter", outputs[0], opts, lambda comm: host.scatter(comm, outputs[0], sources, opts.rootRank), list(outputs))
+
+    def all_to_all_single(
+        self, output: torch.Tensor, source: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
+    ) -> dist.Work:
+        """Part i of output is what rank i had in this rank's part of its input."""
+        job = lambda comm: host.all_to_all_single(comm, output, source, output_sizes, input_sizes)  # noqa: E731
+        return self._run("all_to_all_single", source, opts, job, [output])
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+        """outputs[i] is what rank i had in inputs[r], r being this rank."""
+        return self._run("all_to_all", inputs[0], opts, lambda comm: host.all_to_all(comm, outputs, inputs), list(outputs))
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Over when all ranks have called it; what was given to the GPU's stream before is over, too."""
+        if opts is not None and getattr(opts, "device", None) is not None and opts.device.type == "cuda":
+            return self._cuda.barrier(opts.device)
+        seconds = opts.timeout.total_seconds() if opts is not None and opts.timeout.total_seconds() > 0 else None
+
+        def job() -> None:
+            with as_torch("barrier"):
+                self.host_comm().barrier(seconds)
+
+        return PynickelWork(self._start(job, opts), [])
+
+    # torch's older names of the same
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, target: int, tag: int = 0) -> dist.Work:
+        """The target's matching recv ends up with the tensor."""
+        if tensors[0].is_cuda:
+            return self._cuda.send(tensors[0], target)
+        return PynickelWork(self._messages.send(tensors[0], target, tag), list(tensors))
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> dist.Work:
+        """This tensor ends up with what the source's matching send sends."""
+        if tensors[0].is_cuda:
+            return self._cuda.recv(tensors[0], source)
+        return PynickelWork(self._messages.recv(tensors[0], source, tag), list(tensors), source)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        """NCCL has no such thing."""
+        raise TypeError("NCCL cannot receive from whoever sends first: give recv() a source rank")
+
+    # -- several at once ---------------------------------------------------------------------------------------------
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What follows is one piece of work."""
+        self._together = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """That piece of work."""
+        jobs, self._together = self._together or [], None
+
+        def all_of_them() -> None:
+            for job in jobs:
+                job()
+
+        return PynickelWork(self._lane.submit(all_of_them), [])
