@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -194,6 +196,36 @@ def test_reader_that_goes_away(tmp_path: Path) -> None:
     os.close(write)
     os.close(read)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 and mark.exists()
+
+
+def test_reader_that_does_not_read() -> None:
+    """When our output is full and nobody reads it, signals still end the run."""
+    read, write = os.pipe()
+    command = [sys.executable, "-c", MAIN, "run", "-n", "2", "--grace", "0.5", "yes"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=write, stderr=write)
+    try:
+        poll = select.poll()
+        poll.register(read, select.POLLIN)
+        assert poll.poll(20_000)
+        time.sleep(0.3)
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+        os.close(write)
+        os.close(read)
+
+
+def test_ignored_signals() -> None:
+    """A signal that is ignored from the start, as under nohup, stays so, here and in the ranks."""
+    ignoring = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{MAIN}"
+    with Script(ignoring, "run", "-n", "1", "sh", "-c", "echo up; sleep 0.5; echo end") as script:
+        script.wait_for("up")
+        for process in [script.process, *psutil.Process(script.process.pid).children(recursive=True)]:
+            process.send_signal(signal.SIGHUP)
+        result = script.finish()
+    assert (result.returncode, result.left) == (0, []) and "end" in result.stdout
 
 
 def test_usage() -> None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..errors import RendezvousError
 from . import secret
 from .store import Guest, Server, connect, listen
 
@@ -35,8 +37,9 @@ class FileServer(Server):
         try:
             super().close(expected, until)
         finally:
-            if secret.read(self._path) == self._sign:
-                self._path.unlink(missing_ok=True)
+            with contextlib.suppress(RendezvousError):  # then it is another's
+                if secret.read(self._path) == self._sign:
+                    self._path.unlink(missing_ok=True)
 
 
 def path_of(folder: Path, job: str, turn: int) -> Path:

@@ -17,6 +17,7 @@ from .wire import BadKeyError, Client, NotOursError, Peer, Wire
 
 _PAUSE = 0.05  # seconds between two tries to reach rank 0
 _BUSY_PATIENCE = 2.0  # seconds for what has the port to show that it is ours
+_LONGEST_WAIT = 3600.0  # seconds of one call of the kernel's
 _ANSWER = 5.0  # seconds that whoever answers has for the greeting
 Address = tuple[str, int]
 
@@ -64,7 +65,7 @@ class Server:
             self._selector.close()
 
     def _turn_once(self, until: float) -> None:
-        for key, _ in self._selector.select(max(0.0, until - time.monotonic())):
+        for key, _ in self._selector.select(min(max(0.0, until - time.monotonic()), _LONGEST_WAIT)):
             ready = key.fileobj
             if ready in self._listening:
                 self._accept(ready)
@@ -165,10 +166,10 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
     began = time.monotonic()
     said = "nobody was asked"
     while True:
-        for address in addresses:
-            left = until - time.monotonic()
+        for index, address in enumerate(addresses):
+            share = (until - time.monotonic()) / (len(addresses) - index)  # one that does not answer leaves time for the others
             try:
-                client = Client(address, key, turn, min(max(left, 0.01), _ANSWER))
+                client = Client(address, key, turn, min(max(share, 0.01), _ANSWER))
                 return Guest(client, f"{address[0]}:{address[1]}")
             except BadKeyError as error:
                 raise RendezvousError(f"rank 0 at {address[0]}:{address[1]} has another key than this process: {error}") from error

@@ -39,11 +39,11 @@ class AgentLog:
     """The rows of one rendezvous in the store of torchrun's agent: a counter gives each its number."""
 
     def __init__(self, env: Environment, turn: int, until: float) -> None:
-        from torch import distributed
-
         host, port = env[ADDRESS], int(env[PORT])
         left = min(max(until - time.monotonic(), 1.0), _LONGEST_WAIT)
         try:
+            from torch import distributed
+
             self._store: Any = distributed.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=left))
         except Exception as error:  # torch raises classes of its own, by version
             raise RendezvousError(f"torchrun's store at {host}:{port} cannot be reached: {error}") from error

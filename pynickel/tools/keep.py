@@ -12,7 +12,7 @@ import sys
 import time
 
 from . import watch
-from .lines import Lines
+from .lines import Lines, write
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)  # after these the ranks are expected to end
 _OWN_STORY = 1.0  # seconds that the other ranks have, after the first failure, to say what they saw of it
@@ -80,7 +80,7 @@ class Ranks:
         for descriptor in (waker, wake):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in watch.PASSED_ON:
+        for number in watch.heard():
             signal.signal(number, lambda number, frame: self.signals.append(number))
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watch.PASSED_ON)
@@ -117,7 +117,7 @@ class Ranks:
                 for descriptor in writes:
                     os.close(descriptor)
             prefix = f"[{number:{len(str(len(self.environments) - 1))}}] " if self.prefix else ""
-            outputs = {descriptor: Lines(prefix, out) for descriptor, out in zip(reads, (1, 2), strict=True)}
+            outputs = {descriptor: Lines(prefix, out, self._is_ending) for descriptor, out in zip(reads, (1, 2), strict=True)}
             self.ranks.append(Rank(number, process, outputs))
             for descriptor in outputs:
                 os.set_blocking(descriptor, False)
@@ -213,8 +213,12 @@ class Ranks:
         last = [] if self.asked else cause.last()
         if last:
             text = "\n".join([f"{text}; its last lines:", *(f"  {line}" for line in last)])
-        print(text, file=sys.stderr, flush=True)
+        write(2, f"{text}\n".encode(errors="replace"), self._is_ending)
         return 128 - status if status < 0 else status
+
+    def _is_ending(self) -> bool:
+        """Whether a signal has come that asks for the end, or may."""
+        return self.asked or bool(self.signals)
 
     def _kill_all(self) -> None:
         for rank in self.ranks:

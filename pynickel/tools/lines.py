@@ -5,19 +5,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
+from collections.abc import Callable
 
 _TRACEBACK = b"Traceback (most recent call last):"
 _HOLD = 1.0  # seconds; a program that goes on after printing a traceback shows it then
+_GLANCE = 100  # milliseconds between two looks whether to stop, while nobody reads our output
 _KEPT = 20  # lines for the report
 _LONGEST = 1 << 20  # bytes without a newline that are held back
+
+
+def write(out: int, data: bytes | memoryview, stop: Callable[[], bool]) -> None:
+    """Write all to a descriptor of ours; while nobody reads there, look whether to stop, and then leave the rest out.
+
+    When it is closed, everything is left out: the ranks must not stop for it.
+    """
+    poll = select.poll()
+    poll.register(out, select.POLLOUT)
+    data = memoryview(data)
+    with contextlib.suppress(OSError):
+        while data:
+            if poll.poll(0 if stop() else _GLANCE):
+                data = data[os.write(out, data[: select.PIPE_BUF]) :]  # so much fits, and the call does not wait
+            elif stop():
+                return
 
 
 class Lines:
     """What one descriptor of a rank brings, on its way to ours."""
 
-    def __init__(self, prefix: str, out: int) -> None:
-        self._prefix, self._out = prefix.encode(), out
+    def __init__(self, prefix: str, out: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self._prefix, self._out, self._stop = prefix.encode(), out, stop
         self._part = b""  # a line without its end
         self._held: list[bytes] = []  # a traceback that may be the rank's last words
         self._since = 0.0
@@ -28,12 +47,14 @@ class Lines:
         *lines, self._part = (self._part + data).split(b"\n")
         if len(self._part) > _LONGEST:
             lines, self._part = [*lines, self._part], b""
+        shown = []
         for line in lines:
             if self._held or line.startswith(_TRACEBACK):
                 self._since = self._since if self._held else time.monotonic()
                 self._held.append(line)
             else:
-                self._show([line])
+                shown.append(line)
+        self._show(shown)
 
     def release(self, now: float) -> None:
         """Show what was held for long."""
@@ -57,6 +78,4 @@ class Lines:
             return
         self._shown = (self._shown + lines)[-_KEPT:]
         data = b"".join(self._prefix + line + b"\n" for line in lines)
-        with contextlib.suppress(OSError):  # our own output is closed; the ranks must not stop for it
-            while data:
-                data = data[os.write(self._out, data) :]
+        write(self._out, data, self._stop)

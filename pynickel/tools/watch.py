@@ -28,6 +28,11 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
+def heard() -> list[signal.Signals]:
+    """The signals that are passed on: not those that are ignored from the start, as nohup and background jobs have it."""
+    return [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 def adopt_orphans() -> None:
     """Let processes whose parent ends become children of this one, wherever below it they are."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -56,7 +61,7 @@ def run(keep: Callable[[int], int]) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    for number in PASSED_ON:
+    for number in heard():
         signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
