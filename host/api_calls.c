@@ -79,6 +79,7 @@ static ncclResult_t submit(nh_task task, const ncclCollConfig_t *config)
   if (p2p && task.root == task.comm->rank && !nh_grouped())
     return nh_error(ncclInvalidUsage, nickelKindDeadlock, "%s to itself on rank %d: the send and the receive must be in one group", name, task.comm->rank);
   TRY(nh_fault(task.comm, name, &task.corrupt));
+  task.corrupt = task.corrupt && uses_recv(&task); /* elsewhere it may be any address */
   if (p2p) nh_p2p_prepare(&task);
   else nh_collective_prepare(&task);
   return nh_group_note(nh_submit(&task));

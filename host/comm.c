@@ -116,6 +116,7 @@ static void reset(ncclComm_t comm, int nranks, int rank, int device, nh_settings
   comm->spins = 0;
   comm->core = -1;
   comm->settings = settings;
+  if (settings.blocking) nh_comm_use(comm); /* one that is made from another is not entered for it */
 }
 
 void nh_comm_dispose(ncclComm_t comm)

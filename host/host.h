@@ -115,6 +115,7 @@ int (*nh_interrupt(void))(void);
 bool nh_comm_valid(ncclComm_t comm);
 void nh_comm_guard(ncclComm_t comm, bool valid);
 bool nh_comm_enter(ncclComm_t comm, const void *token);           /* false: another thread is inside */
+void nh_comm_use(ncclComm_t comm);                                /* this thread is the last one inside; entering does it, too */
 bool nh_comm_mine(ncclComm_t comm);                               /* this thread was the last one inside */
 void nh_comm_leave(ncclComm_t comm, const void *token);
 bool nh_comm_inside(ncclComm_t comm);

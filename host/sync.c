@@ -431,8 +431,14 @@ bool nh_comm_enter(ncclComm_t comm, const void *token)
 {
   uintptr_t expected = 0;
   if (!atomic_compare_exchange_strong(&comm->busy, &expected, (uintptr_t)token)) return expected == (uintptr_t)token; /* pairs with nh_comm_leave */
-  atomic_store_explicit(&comm->user, (uintptr_t)&thread, memory_order_relaxed); /* for nh_comm_mine: only a number to compare with */
+  nh_comm_use(comm);
   return true;
+}
+
+/* For nh_comm_mine: only a number to compare with. */
+void nh_comm_use(ncclComm_t comm)
+{
+  atomic_store_explicit(&comm->user, (uintptr_t)&thread, memory_order_relaxed);
 }
 
 /* Was this thread the last one inside? */

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -182,6 +183,44 @@ def test_crossing_order() -> None:
     texts = [end.error.text for end in ends if end.error and end.error.code == TIMEOUT]
     assert any("blocked in nccl" in text and "another communicator" in text for text in texts), texts
     assert any("ncclBroadcast" in text and "ncclAllReduce" in text for text in texts), texts
+
+
+@forks.nursery()
+def test_whose_thread_is_blocked() -> None:
+    """A thread that is blocked says so in its other communicators, also in one that it has not used yet, with ranks as processes and as
+    threads; not in those of other threads of its process."""
+
+    def own(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError:
+        parent = Comm(nranks, ids[0], rank)
+        parent.set_timeout(3)
+        child = parent.split(0).learn()
+        child.set_timeout(0.5)
+        return raised((parent if rank else child).barrier)
+
+    def another(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError | None:
+        first, errors = Comm(nranks, ids[0], rank), []
+
+        def helper() -> None:
+            second = Comm(nranks, ids[1], rank)
+            second.barrier()
+            second.set_timeout(0.6)
+            if rank == 0:
+                errors.append(raised(second.barrier))
+            time.sleep(0.9)
+
+        thread = threading.Thread(target=helper)
+        thread.start()
+        first.set_timeout(0.8)
+        if rank == 1:
+            raised(first.barrier)
+        thread.join()
+        return errors[0] if errors else None
+
+    for ends in (forks.fork(2, own), forks.threads(2, own)):
+        error = ends[0].returned()
+        assert error.kind == "timeout" and error.ranks == (1,) and "blocked in ncclAllReduce of another communicator" in error.text, error
+    error = forks.fork(2, another, ids=2)[0].returned()
+    assert error.kind == "timeout" and error.ranks == (1,) and "blocked" not in error.text, error
 
 
 @forks.nursery()

@@ -99,6 +99,32 @@ def test_refuse(grouped: bool) -> None:
 
 
 @forks.nursery()
+def test_corrupt() -> None:
+    """corrupt turns over one bit of what that call of that rank received, of collectives and messages; other calls and ranks are right, and
+    where a rank receives nothing nothing is written, whatever address it gave."""
+    os.environ["NICKEL_FAULT"] = ";".join(f"corrupt:rank=1,call={call}" for call in (2, 3, 4, 5))
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> list[list[int]]:
+        comm, seen = Comm(nranks, ids[0], rank), []
+        for call in range(1, 6):
+            x, y = np.full(2, 4, np.int32), np.full(2, 6, np.int32)
+            if call < 3:
+                comm.all_reduce(x, y)
+            elif call == 3:
+                comm.reduce(x, y, root=0)
+            elif call == 4:
+                comm.send(x, 0) if rank else comm.recv(y, 1)
+            else:
+                comm.recv(y, 0) if rank else comm.send(x, 1)
+            seen.append([*x.tolist(), *y.tolist()])
+        return seen
+
+    zero, one = forks.values(forks.fork(2, rank_main))
+    assert zero == [[4, 4, 8, 8], [4, 4, 8, 8], [4, 4, 8, 8], [4, 4, 4, 4], [4, 4, 6, 6]]
+    assert one == [[4, 4, 8, 8], [4, 4, 9, 8], [4, 4, 6, 6], [4, 4, 6, 6], [4, 4, 5, 4]]
+
+
+@forks.nursery()
 def test_several_faults() -> None:
     """Several orders stand beside each other; one for a rank or a call that there is not has no effect."""
     delays = "delay:rank=0,call=2,ms=300;delay:rank=1,call=4,ms=300"
