@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -116,6 +117,7 @@ def measure(sessions: list[Session], operation: str, size: int, options: argpars
             except SessionError as error:
                 report_failure(sessions, session, error)
     for _ in range(options.rounds):
+        settle(options.calm)
         for session, job, calls, cell in ways:
             if session in sessions:
                 try:
@@ -126,6 +128,13 @@ def measure(sessions: list[Session], operation: str, size: int, options: argpars
     for cell in cells:
         cell.finish()
     return cells
+
+
+def settle(seconds: float) -> None:
+    """Wait at most so long until nobody else needs the cores."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and report.busy(0.1) > 0.25:
+        pass
 
 
 def report_failure(sessions: list[Session], session: Session, error: SessionError) -> None:
@@ -177,6 +186,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--build", type=build, action="append", default=[], metavar="NAME=FILE", help="another build of the CPU library")
     parser.add_argument("--free", action="store_true", help="let ranks move between cores; else each is bound to one")
     parser.add_argument("--seconds", type=float, default=0.2, help="for each cell of the table (0.2)")
+    parser.add_argument("--calm", type=float, default=0, metavar="SECONDS", help="before a turn, wait at most so long for other work (0)")
     parser.add_argument("--rounds", type=int, default=4, help="turns that each library has for a cell (4)")
     parser.add_argument("--show", type=Path, action="append", metavar="FILE", help="measure nothing, take what --json of a run has written")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
