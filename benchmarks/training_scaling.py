@@ -10,13 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +24,6 @@ from report import machine, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 240.0  # seconds for one start of an experiment
-QUIET, TRIES = 0.05, 3  # cores that other programs may use meanwhile; starts until it is so quiet, else the quietest one counts
 
 
 class Net(NamedTuple):
@@ -62,37 +59,16 @@ def main() -> None:
         ]
         for number in range(1, options.rounds + 1):  # a disturbance of a while meets all libraries
             for job in jobs:
-                seconds, others = quietest(job, options.updates, options.runs)
+                seconds = measure(job, options.updates, options.runs)
                 figures.setdefault(job, []).extend(seconds)
-                text = ", ".join(f"{second:.3f}" for second in seconds) + f" s; other programs used {others:.2f} cores"
-                print(f"round {number}/{options.rounds}, {job[0]}, batch {job[1]}, {job[3]} x {job[2]}: {text}", file=sys.stderr)
+                text = ", ".join(f"{second:.3f}" for second in seconds)
+                print(f"round {number}/{options.rounds}, {job[0]}, batch {job[1]}, {job[3]} x {job[2]}: {text} s", file=sys.stderr)
                 write(options.json, figures)
     tell(figures, options.updates, sys.stdout)
     if options.plot:
         import training_picture
 
         training_picture.draw(figures, {name: net.title for name, net in NETS.items()}, options.plot)
-
-
-def quietest(job: Key, updates: int, runs: int) -> tuple[list[float], float]:
-    """Measure; once more, if other programs have kept cores busy. Returns the seconds, and how many cores these have used."""
-    found: list[tuple[float, list[float]]] = []
-    while not found or (min(found)[0] > QUIET and len(found) < TRIES):
-        before = cores_used()
-        seconds = measure(job, updates, runs)
-        all_cores, own, wall = (after - then for after, then in zip(cores_used(), before, strict=True))
-        found.append((max(0.0, all_cores - own) / wall, seconds))
-    others, seconds = min(found)
-    return seconds, others
-
-
-def cores_used() -> tuple[float, float, float]:
-    """Seconds of all cores that were in use, of our ended children, and by the clock."""
-    with open("/proc/stat") as stat:
-        ticks = [int(field) for field in stat.readline().split()[1:9]]
-    busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return busy, children.ru_utime + children.ru_stime, time.monotonic()
 
 
 def measure(job: Key, updates: int, runs: int) -> list[float]:
