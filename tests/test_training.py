@@ -171,6 +171,9 @@ def averaging(comm: pynickel.Communicator) -> dict[str, Any]:
         "sums": averaged([np.array([1.0 + r])], own, reduction="sum"),
         "complex": averaged([np.array([1 + 2j, 3j]) * (1 + r), np.array(1j * r, np.complex64)]),
         "striped": averaged(striped),
+        "striped on one rank": averaged(np.full((3, 4), 1.0 + r)[:, :: 1 + r][:, :2] if r else np.full((3, 2), 1.0)),
+        "nobody here": averaged(np.full(2, np.nan if r else 3.0), 1 - r),
+        "nobody here, two": averaged([np.full(2, np.nan if r else 3.0), np.ones(1)], [5, 0]),
         "none": averaged([]),
         "no elements": averaged([np.zeros((0, 3)), np.array(1.0 + r)]),
         # 40,000 + 40,000 is more than float16 can hold, 256 + 1 more than bfloat16 can tell from 256
@@ -202,6 +205,8 @@ def test_averages() -> None:
         assert found["dict"]["a"].tolist() == [[1.5, 1.5]] * 2 and found["dict"]["b"].tolist() == [5.0] * 3
         assert found["complex"][0].tolist() == [1.5 + 3j, 4.5j] and found["complex"][1] == 0.5j
         assert found["striped"].tolist() == [[1.5, 1.5]] * 3
+        assert found["striped on one rank"].tolist() == [[1.5, 1.5]] * 3
+        assert found["nobody here"].tolist() == found["nobody here, two"][0].tolist() == [3.0, 3.0]
         assert found["none"] == [] and found["no elements"][1] == 1.5
         assert isinstance(found["refused"], TypeError) and "not int64" in str(found["refused"])
         assert isinstance(found["no samples"], ValueError) and "0 on every rank" in str(found["no samples"])

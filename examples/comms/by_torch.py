@@ -45,6 +45,7 @@ class Distributed(TensorComm):
         distributed.all_reduce(tensor)
 
     def close(self) -> None:
+        distributed.barrier()  # a rank that leaves while another is still at work can bring that one down
         distributed.destroy_process_group()
 
 

@@ -55,8 +55,7 @@ class Buckets:
         pieces, here = [self.notes], [self._own_notes]
         for bucket in self.buckets:
             self.kind.pack(bucket.whole, bucket.pieces + pieces, [arrays[i] for i in bucket.which] + here)
-            if factor != 1.0:
-                bucket.values *= factor
+            scale(bucket.values, factor)
             pieces, here = [], []
 
     def sum(self, comm: Communicator) -> None:
@@ -73,6 +72,14 @@ class Buckets:
             counts = self.notes[1:].tolist()
             missing = {i for i in missing if counts[i] == 0}
         return missing
+
+
+def scale(vector: Any, factor: float) -> None:
+    """Multiply in place; times 0 is 0 even for NaN, which a mean over no samples is."""
+    if factor == 0.0:
+        vector[...] = 0
+    elif factor != 1.0:
+        vector *= factor
 
 
 def dealt(kind: Kind, likes: Sequence[Any]) -> list[tuple[str, list[int]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import kinds
-from .buckets import Buckets, buckets_for, buckets_of_module
+from .buckets import Buckets, buckets_for, buckets_of_module, scale
 from .kinds import Kind
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
 
     `arrays`: gradients as an array, or a list or dict of arrays (NumPy, CuPy or torch), or a torch module or its parameters,
     whose `.grad` are meant. All ranks pass the same shapes in the same order. `weights`: how many samples are behind this
-    rank's gradients, or a list with the number of each rank; then the result is what one process with all samples has.
-    Without it ranks count alike. `reduction`: what this rank's gradients are of its samples, "mean" or "sum" (as a loss has
-    it); sums are divided by the number of all samples, or of ranks, without being multiplied first.
+    rank's gradients, or a list with the number of each rank; then the result is what one process with all samples has, and
+    the gradients of a rank without any, NaN perhaps, are not looked at. Without it ranks count alike. `reduction`: what this
+    rank's gradients are of its samples, "mean" or "sum" (as a loss has it); sums are divided by the number of all samples,
+    or of ranks, without being multiplied first.
 
     A parameter without a gradient (None) counts as zeros if another rank has one, else it keeps None. A module's gradients
     are afterwards views of a buffer, which the next call for this module overwrites: copy what you want to keep longer.
@@ -104,25 +105,26 @@ def checked_total(total: float) -> float:
 
 
 def alone(kind: Kind, likes: list[Any]) -> bool:
-    """Whether there is one array, which the library can sum where it is."""
-    return len(likes) == 1 and kind.dtype(likes[0]) in ("float32", "float64") and kind.is_dense(likes[0])
+    """Whether there is one array, which the library can sum where it is, or a copy of it. No rank may find otherwise."""
+    return len(likes) == 1 and kind.dtype(likes[0]) in ("float32", "float64")
 
 
 def one_array(comm: Communicator, kind: Kind, array: Any, factor: float, divisor: float) -> None:
     """The same without a bucket."""
     kinds.check_side(comm, kind, array)
-    vector = kind.plain(array)
-    if factor != 1.0:
-        vector *= factor
+    vector = kind.plain(array) if kind.is_dense(array) else kind.dense_copy(array)
+    scale(vector, factor)
     comm.all_reduce(vector, stream=kind.stream(kind.place(array)))
     if divisor != 1:
         vector /= divisor
+    if not kind.is_dense(array):
+        kind.copy(array, vector)
 
 
 def summed_weight(buckets: Buckets) -> Any:
     """The sum of all ranks' weights; on a GPU it stays there, and nobody waits for it."""
     total = buckets.notes[0]
-    return total if buckets.kind.on_gpu or getattr(total, "is_cuda", False) else checked_total(float(total))
+    return total if buckets.kind.on_gpu(buckets.place) else checked_total(float(total))
 
 
 def divide(buckets: Buckets, divisor: Any) -> None:

@@ -20,7 +20,7 @@ NUMBERS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128
 class Kind:
     """NumPy's arrays. CuPy's differ in where they are; torch's have other names for the same things."""
 
-    name, on_gpu = "NumPy", False
+    name = "NumPy"
 
     def __init__(self) -> None:
         import numpy
@@ -34,6 +34,10 @@ class Kind:
     def place(self, array: Any) -> Any:
         """The device."""
         return None
+
+    def on_gpu(self, place: Any) -> bool:
+        """Whether the device is a GPU."""
+        return False
 
     def size(self, array: Any) -> int:
         """How many elements."""
@@ -102,7 +106,7 @@ class Kind:
 class CuPy(Kind):
     """CuPy's arrays. Not yet run on a GPU."""
 
-    name, on_gpu = "CuPy", True
+    name = "CuPy"
 
     def __init__(self) -> None:
         import cupy
@@ -112,6 +116,10 @@ class CuPy(Kind):
     def place(self, array: Any) -> Any:
         """The device."""
         return array.device.id
+
+    def on_gpu(self, place: Any) -> bool:
+        """Whether the device is a GPU."""
+        return True
 
     def stream(self, place: Any) -> Any:
         """The stream on which the arrays are used."""
@@ -182,7 +190,7 @@ def summed_in(name: str) -> str:
 
 def check_side(comm: Communicator, kind: Kind, array: Any) -> None:
     """Refuse arrays that are not where the library works."""
-    on_gpu = kind.on_gpu or (kind.name == "torch" and kind.place(array).type == "cuda")
+    on_gpu = kind.on_gpu(kind.place(array))
     if on_gpu is (comm.library.kind == "host"):
         here, there = ("a GPU", "the CPU") if on_gpu else ("the CPU", "a GPU")
         raise ValueError(f"the {kind.name} arrays are on {here}, and the {comm.library.kind} library works on {there}: copy them there")

@@ -30,6 +30,10 @@ class Torch(Kind):
         """The device."""
         return array.device
 
+    def on_gpu(self, place: Any) -> bool:
+        """Whether the device is a GPU."""
+        return bool(place.type == "cuda")
+
     def size(self, array: Any) -> int:
         """How many elements."""
         return int(array.numel())
@@ -44,7 +48,7 @@ class Torch(Kind):
 
     def flat(self, memory: Memory, dtype: str, place: Any) -> Any:
         """The whole memory as a vector."""
-        if place.type == "cuda":
+        if self.on_gpu(place):
             return torch.as_tensor(memory, device=place).view(getattr(torch, dtype))
         import numpy
 
@@ -94,7 +98,7 @@ class Torch(Kind):
 
     def stream(self, place: Any) -> Any:
         """The stream on which the tensors are used."""
-        return torch.cuda.current_stream(place) if place.type == "cuda" else None
+        return torch.cuda.current_stream(place) if self.on_gpu(place) else None
 
 
 def trained(module: Any) -> list[Any]:
