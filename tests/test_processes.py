@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,9 @@ def hanging(tmp_path: Path, how: str = "polite") -> Iterator[list[held.Held]]:
     try:
         yield wait_for(lambda: mine(script), lambda found: sum("waits" in rank for one in found for _, rank in one.ranks()) == 2)
     finally:
-        for one in mine(script):
-            os.kill(one.pid, signal.SIGKILL)
+        for pid in [one.pid for one in mine(script)]:
+            with suppress(ProcessLookupError):  # the launcher ends them, too
+                os.kill(pid, signal.SIGKILL)
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
 
@@ -92,7 +93,9 @@ def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
         assert ended.exit_code == 1 and len(mine(tmp_path / "job.py")) == 3
         ended = CliRunner().invoke(main, ["kill", "--yes", *pids])
         assert ended.exit_code == 0, ended.output
-        assert sum("ended when asked" in line for line in ended.output.splitlines()) == 3
+        # The launcher ends the others as soon as one has ended, maybe before their signal.
+        assert sum(line.endswith(("ended when asked", "had ended already")) for line in ended.output.splitlines()) == 3
+        assert "ended when asked" in ended.output
         assert mine(tmp_path / "job.py") == []
 
 
@@ -143,9 +146,9 @@ def test_inspect_refuses_what_is_no_segment() -> None:
 
 def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
     """A text that is longer than the room is cut, and its whole length is told."""
-    (segment, *_) = held.open_files(os.getpid())[0]
     library = pynickel.load("host")
+    found = {fd: held.inspect(library, os.getpid(), fd) for fd in held.open_files(os.getpid())[0]}
+    segment = next(fd for fd, one in found.items() if one and one["nranks"] == 1)
     text, length = library.ffi.new("char[]", 40), library.ffi.new("size_t *")
     library.check(library.lib.nickelInspect(os.getpid(), segment, text, 40, length), "nickelInspect")
     assert len(library.ffi.string(text)) == 39 and length[0] > 100
-    assert held.inspect(library, os.getpid(), segment) is not None
