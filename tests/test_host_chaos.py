@@ -24,6 +24,7 @@ def test_chaos() -> None:
     chaos(8, 8, deadline=50)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_more_chaos() -> None:

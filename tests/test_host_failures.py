@@ -111,6 +111,7 @@ def test_chaos(tmp_path: Path) -> None:
     chaos(25, 5, tmp_path)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(130)
 @forks.nursery(deadline=120)

@@ -215,6 +215,7 @@ def without_pages(path: str) -> None:
         assert error.code == SYSTEM_ERROR and error.ranks == (1,) and "rank 1" in error.text, error
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_large_sum_with_a_small_dev_shm() -> None:

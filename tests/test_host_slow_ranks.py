@@ -111,6 +111,7 @@ def test_late_ranks() -> None:
     forks.values(ends)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(260)
 @forks.nursery(deadline=250)

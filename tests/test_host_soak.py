@@ -47,6 +47,7 @@ runpy.run_path({str(SOAK)!r}, run_name="__main__")
     assert done.returncode == 1 and "all_reduce" in done.stderr and "on rank 1 of 4: 1 of" in done.stderr and "seed 1" in done.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
