@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -46,6 +47,7 @@ Figures = dict[Key, list[float]]
 
 def main() -> None:
     """Measure in turns, then tell."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an interrupt does, so that nothing is left running
     options = parse()
     figures = read(options.json)
     if not options.report:
@@ -106,9 +108,11 @@ def run(command: Sequence[str]) -> None:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            for number in (signal.SIGTERM, signal.SIGKILL):  # launchers end their ranks when they are asked
+                if process.poll() is None:
+                    os.killpg(process.pid, number)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(5)
         if code != 0:
             log.seek(0)
             how = "did not end in time" if code is None else f"ended with status {code}"
