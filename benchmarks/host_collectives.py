@@ -36,28 +36,28 @@ MOST_CALLS = 3000
 def main() -> None:
     """Measure what the command line asks for or take what was measured, print the table, write the files."""
     options = parse()
-    cells, machine = report.from_json(options.show) if options.show else measured(options)
-    report.write_table(cells, sys.stdout, machine)
+    cells, machine, busy = report.from_json(options.show) if options.show else measured(options)
+    report.write_table(cells, sys.stdout, machine, busy)
     if options.json:
-        options.json.write_text(json.dumps(report.as_json(cells, machine), indent=1) + "\n")
+        options.json.write_text(json.dumps(report.as_json(cells, machine, busy), indent=1) + "\n")
     if options.plot:
         import picture
 
         picture.draw(cells, options.plot, machine)
 
 
-def measured(options: argparse.Namespace) -> tuple[list[Cell], str]:
-    """All figures, and where they are from."""
+def measured(options: argparse.Namespace) -> tuple[list[Cell], str, float]:
+    """All figures, where they are from, and how many cores were busy before."""
     others = list(options.peer)
     if options.make_peers:
         others += peers.make(options.make_peers, [name for name in options.make if name not in {peer.name for peer in others}])
     libraries = [peers.ours(), *(peers.ours(name, path) for name, path in options.build), *others]
     cells: list[Cell] = []
-    machine = report.machine() + ("" if (busy := report.busy()) < 0.1 else f"; {busy:.1f} cores were busy with other work before the run")
+    busy = round(report.busy(), 1)
     with tempfile.TemporaryDirectory() as folder:
         for nranks in options.ranks:
             cells += measure_all(libraries, nranks, options, Path(folder))
-    return cells, machine
+    return cells, report.machine(), busy
 
 
 def measure_all(libraries: list[peers.Peer], nranks: int, options: argparse.Namespace, folder: Path) -> list[Cell]:

@@ -85,7 +85,7 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def write_table(cells: Sequence[Cell], out: TextIO, machine: str) -> None:
+def write_table(cells: Sequence[Cell], out: TextIO, machine: str, busy: float) -> None:
     """A block for each number of ranks and operation: microseconds, then ratios to the better of Open MPI and MPICH, and to gloo."""
     for nranks, operation in dict.fromkeys((cell.nranks, cell.operation) for cell in cells):
         block = [cell for cell in cells if (cell.nranks, cell.operation) == (nranks, operation)]
@@ -102,7 +102,8 @@ def write_table(cells: Sequence[Cell], out: TextIO, machine: str) -> None:
             rows.append([short(size), *(figure(medians[label]) for label in labels), *(figure(one) for one in ratios), paths])
         write_rows(rows, out)
     out.write("\n" + "".join(f"{line}\n" for line in [*judged(cells), *behind(cells)]))
-    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine}\n")
+    out.write("\n" + ", ".join(dict.fromkeys(f"{cell.peer} ({cell.version})" for cell in cells)) + f"; {machine}")
+    out.write("\n" if busy < 0.1 else f"; before the run {busy:.1f} cores were busy with other work\n")
 
 
 def write_rows(rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -187,16 +188,17 @@ def busy(seconds: float = 0.3) -> float:
     return max(0.0, (os.cpu_count() or 1) - (idle() - before) / (time.monotonic() - begun))
 
 
-def as_json(cells: Sequence[Cell], machine: str) -> dict[str, Any]:
+def as_json(cells: Sequence[Cell], machine: str, busy: float) -> dict[str, Any]:
     """All figures."""
-    return {"machine": machine, "cells": [as_record(cell) for cell in cells]}
+    return {"machine": machine, "busy_cores_before": round(busy, 2), "cells": [as_record(cell) for cell in cells]}
 
 
-def from_json(paths: Sequence[Path]) -> tuple[list[Cell], str]:
-    """The figures of several runs as those of one, the later ones in place of the earlier, and the machines."""
+def from_json(paths: Sequence[Path]) -> tuple[list[Cell], str, float]:
+    """The figures of several runs as those of one, the later ones in place of the earlier; the machines, and the most busy cores."""
     found = [json.loads(path.read_text()) for path in paths]
     cells = {cell.key: cell for run in found for cell in map(from_record, run["cells"])}
-    return sorted(cells.values(), key=lambda cell: cell.nranks), " / ".join(dict.fromkeys(run["machine"] for run in found))
+    machines, busy = " / ".join(dict.fromkeys(run["machine"] for run in found)), max(run["busy_cores_before"] for run in found)
+    return sorted(cells.values(), key=lambda cell: cell.nranks), machines, busy
 
 
 def from_record(record: dict[str, Any]) -> Cell:
