@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from .batch import refuse_in_group
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from .lifetime import Lifetime
 
 
-class Owned:
+class Owned(ABC):
     """A registration, a window or a reduction operator of `comm`; a context manager that closes it."""
 
     __slots__ = ("comm", "is_open")
@@ -22,9 +23,9 @@ class Owned:
         self.is_open = True
         comm._things[id(self)] = self
 
+    @abstractmethod
     def _release(self, comm: Any) -> tuple[int, str]:
         """Give it back to the library: the result and the function's name."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Give it back to the library; twice, after the communicator has ended, or in a forked child it is harmless."""

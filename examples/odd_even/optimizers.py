@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from nesterov import Nesterov
 
 
-class Optimizer:
+class Optimizer(ABC):
     """The gradient in, a change out. `state` holds vectors and numbers by name; it is empty before the first step."""
 
     rate: float
@@ -21,9 +22,9 @@ class Optimizer:
         """Change the parameters in place."""
         x -= self.change(gradient)
 
+    @abstractmethod
     def change(self, gradient: Any) -> Any:
         """What to take off the parameters."""
-        raise NotImplementedError
 
     def kept(self, name: str, gradient: Any) -> Any:
         """A vector of the state, zeros at first."""
