@@ -24,11 +24,21 @@ RETURNED = [
 MODULES = [import_module(f"pynickel.{name}") for name in pynickel.MODULES]
 
 
+def public(module: Any, name: str) -> Any:
+    """The object of that name; None for one that needs torch, where torch is not."""
+    try:
+        return getattr(module, name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return None
+
+
 def documented() -> Iterator[tuple[str, Any]]:
     """Every public function, class and member, by its full name."""
     names = {name: getattr(pynickel, name) for name in pynickel.__all__} | {found.__name__: found for found in RETURNED}
     for module in MODULES:
-        names |= {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__}
+        names |= {f"{module.__name__}.{name}": found for name in module.__all__ if (found := public(module, name)) is not None}
     for name, found in names.items():
         if isinstance(found, type) or callable(found):
             yield name, found
