@@ -111,6 +111,7 @@ def test_call_targets(tmp_path: Path) -> None:
     assert missed == {} and all(row["ms"] < 1.5 * row["target"] for row in found["imports"])
 
 
+@pytest.mark.slow
 def test_parallel_messages() -> None:
     """A row for each size, with a time and a ratio for each way that a message can take."""
     table = run("parallel_messages.py", "--seconds", "0.02", "--sizes", "8 B", "1 MiB").splitlines()

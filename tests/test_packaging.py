@@ -59,6 +59,7 @@ def test_version_has_one_home() -> None:
     assert f"## {written}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+@pytest.mark.slow
 def test_failed_compile_fails_the_build(tmp_path: Path) -> None:
     """When a file of the CPU library does not compile, the build ends with an error that shows the compiler's command."""
     copy_sources(tmp_path)
