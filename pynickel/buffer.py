@@ -22,6 +22,7 @@ from_buffer = ffi.from_buffer
 MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still have 63 bits
 ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
 numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
+tensor: Any = None  # torch.Tensor, once the caller has brought torch
 tensors: set[Any] = set()  # torch.Tensor and torch.nn.Parameter, once the caller has brought torch
 torch_dtypes: dict[Any, DataType] = {}  # without complex ones, so that among dense tensors only one of one element can be lazy
 
@@ -175,7 +176,7 @@ def held(keep: Any) -> Any:
 
 def remember(obj: Any, view: View) -> None:
     """From the next time on NumPy's arrays and torch's tensors of this type take the shortcut."""
-    global ndarray
+    global ndarray, tensor
     known = DTYPES.get(dtype_name(view.dtype))
     if is_a(obj, "numpy", "ndarray"):
         ndarray = sys.modules["numpy"].ndarray
@@ -183,7 +184,8 @@ def remember(obj: Any, view: View) -> None:
             numpy_dtypes[obj.dtype] = known
     elif is_a(obj, "torch", "Tensor"):
         torch = sys.modules["torch"]
-        tensors.update((torch.Tensor, torch.nn.Parameter))
+        tensor = torch.Tensor
+        tensors.update((tensor, torch.nn.Parameter))
         if known is not None:
             torch_dtypes[obj.dtype] = known
 

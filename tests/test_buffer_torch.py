@@ -41,7 +41,7 @@ def test_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bool", "int16", "uint16", "float8_e4m3fnuz", "complex32"])
 def test_other_types(name: str) -> None:
-    """Types that NCCL does not have are refused by name; bool says how to pass it (scenario 19)."""
+    """Scenario 19: types that NCCL does not have are refused by name; bool says how to pass it."""
     for _ in range(2):
         with pytest.raises(TypeError, match=f"send's dtype {name} is not supported by NCCL{'; view it as uint8' * (name == 'bool')}"):
             located(torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name)))
