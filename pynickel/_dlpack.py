@@ -68,6 +68,8 @@ def capsule_of(obj: Any, name: str, stream: int | None) -> Any:
     if not hasattr(obj, "__dlpack_device__"):
         raise TypeError(f"{name} ({type(obj).__name__}) has __dlpack__ but no __dlpack_device__; both belong to DLPack")
     device = obj.__dlpack_device__()
+    if not (isinstance(device, tuple) and len(device) == 2):
+        raise TypeError(f"{name} ({type(obj).__name__}) answered __dlpack_device__ with {device!r}; (device type, number) is understood")
     order = stream_for(device[0], stream)
     forms: list[dict[str, Any]] = [{"max_version": (1, 0), "dl_device": device, "copy": False}, {"max_version": (1, 0)}]
     try:

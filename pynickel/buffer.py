@@ -49,8 +49,9 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
             if (
                 (memory is not DEVICE and buffer.is_cpu or memory is not HOST and buffer.is_cuda)
                 and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
+                and (address := buffer.data_ptr())
             ):  # fmt: skip
-                return buffer.data_ptr(), size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
+                return address, size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
         except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
             pass
     elif type(buffer) is int and type(count) is int and type(dtype) is DataType:
@@ -89,7 +90,7 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any
                 s = send.data_ptr()
                 r = recv.data_ptr()
                 nbytes = size * ITEMSIZE[element]
-                if r - nbytes >= s or s >= r + nbytes or s == r:
+                if s and r and (r - nbytes >= s or s >= r + nbytes or s == r):
                     return s, r, size, element, None
         except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
             pass

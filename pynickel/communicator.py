@@ -138,15 +138,19 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         t: Any
         if recv is None:
             x: Any = send
-            if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                type(x) is buffers.tensor and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
-                and x.is_contiguous() and (n := x.numel()) > 1 and count is None and dtype is None and self._memory is not DEVICE
-            ):  # fmt: skip
-                r = s = x.data_ptr()
+            try:
+                plain = (  # what `single` does for a usual tensor; the smallest messages would notice one more call
+                    type(x) is buffers.tensor and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
+                    and x.is_contiguous() and (n := x.numel()) > 1 and count is None and dtype is None
+                    and self._memory is not DEVICE and (s := x.data_ptr())
+                )  # fmt: skip
+            except RuntimeError:  # no plain memory
+                plain = False
+            if plain:
                 keep = None
             else:
                 s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
-                r = s
+            r = s
             recv = send
         elif (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType

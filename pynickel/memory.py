@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 from ._nccl import ffi, lib
 from .enums import DataType, as_dtype
@@ -40,6 +40,9 @@ class Memory:
 
     def __len__(self) -> int:
         return self.nbytes
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("memory of a library lives in its process and cannot be pickled; send what it holds, as a NumPy array for one")
 
 
 def mem_alloc(nbytes: int, *, library: str | os.PathLike[str] | Library | None = None) -> Memory:

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import arrays
-from helpers.arrays import ArrayInterface, DLPack
+from helpers.arrays import ArrayInterface, CudaArrayInterface, DLPack
 from helpers.recorder import Recorder
 
 import pynickel
@@ -287,6 +287,38 @@ def test_masked_array_interface() -> None:
     for masked in (ArrayInterface(np.zeros(4), mask=1), np.ma.masked_array(np.zeros(4), [0, 1, 0, 0])):
         with pytest.raises(TypeError, match="mask"):
             located(masked)
+
+
+@pytest.mark.parametrize("changes", [
+    {"typestr": None}, {"typestr": "f"}, {"typestr": ""}, {"typestr": "<fx"}, {"shape": 4}, {"shape": (-4,)}, {"shape": (4.0,)},
+    {"shape": None}, {"strides": (4, 4)}, {"strides": 4}, {"data": (1, False, 1)}, {"data": ("x", False)}, {"data": (-5, False)},
+    {"data": None}, {"data": b"1234"},
+])  # fmt: skip
+@pytest.mark.parametrize("kind", [ArrayInterface, CudaArrayInterface])
+def test_broken_interfaces(kind: Any, changes: dict[str, Any]) -> None:
+    """An array interface that says nonsense is a TypeError with the buffer's name, not a failure inside."""
+    with pytest.raises(TypeError, match="^send .*array interface"):
+        single("both", kind(np.zeros(4, "f4"), **changes), None, None, False, "send")
+
+
+def test_broken_dlpack() -> None:
+    """So is a device that is none, and a capsule that is none."""
+    for device in (None, 1, (1,), (1, 2, 3)):
+        with pytest.raises(TypeError, match="^send [(]Lying[)] answered __dlpack_device__ with"):
+            single("host", Lying(DLPack(np.zeros(4)), device), None, None, False, "send")
+
+
+class Lying:
+    """A producer whose device is nonsense."""
+
+    def __init__(self, array: Any, device: Any) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self) -> Any:
+        return self.device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
 
 
 def test_refused_calls_leave_no_trace(recording: Recorder) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.recorder import Recorder
 
+import pynickel
 from pynickel import Communicator, NonContiguousError, OverlapError, Plan, group
 from pynickel.buffer import alike, pair, single
 from pynickel.layout import BOTH, DEVICE, HOST
@@ -70,6 +72,34 @@ def test_no_plain_memory() -> None:
     for lazy, word in ((number.conj(), "conjugate"), (number.conj().imag, "negative")):
         with pytest.raises(ValueError, match=f"send is a lazy {word}"):
             located(lazy)
+
+
+def test_in_place_without_plain_memory(comm: Communicator) -> None:
+    """The shortcuts of a call refuse in words what has no memory, too: sparse rows, freed storage, what torch.func hands to functions."""
+
+    def refused(tensor: Any) -> Any:
+        for call in (lambda: comm.all_reduce(tensor), lambda: comm.all_reduce(tensor, tensor), lambda: comm.send(tensor, 0)):
+            with pytest.raises((TypeError, ValueError), match="dense tensors|without memory of its own|is 0 [(]NULL[)]") as caught:
+                call()
+            assert not isinstance(caught.value, pynickel.NCCLError)
+        return tensor.sum()
+
+    comm.all_reduce(torch.ones(3))
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls sparse rows a beta
+        rows = torch.eye(3).to_sparse_csr()
+    for tensor in (rows, torch.zeros(3, device="meta")):
+        with pytest.raises(TypeError, match="dense tensors"):
+            comm.all_reduce(tensor)
+    with pytest.raises(ValueError, match="NULL"):
+        comm.all_reduce(freed)
+    with pytest.raises(ValueError, match="NULL"):
+        comm.all_reduce(freed, torch.ones(3))
+    torch.func.vmap(refused)(torch.ones(2, 3))
+    torch.func.grad(refused)(torch.ones(3))
+    assert comm.all_reduce(torch.ones(3)).tolist() == [1, 1, 1]
 
 
 def test_autograd() -> None:
