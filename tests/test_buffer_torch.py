@@ -15,6 +15,7 @@ import pynickel
 from pynickel import Communicator, NonContiguousError, OverlapError, Plan, group
 from pynickel.buffer import alike, pair, single
 from pynickel.layout import BOTH, DEVICE, HOST
+from pynickel.memory import Memory
 
 if sys.modules.get("torch") is None:  # not imported before it is known to be there: a half-imported torch would stay behind
     pytest.importorskip("torch", reason="torch is not installed here (pip install -e '.[torch]')")
@@ -177,6 +178,15 @@ def test_memory_outlives_the_tensor(comm: Communicator) -> None:
     torch.full((1000,), 9.0)  # would take the freed block
     plan.launch()
     assert window.tolist() == [7.0] * 1000
+
+
+def test_memory_of_the_library() -> None:
+    """torch sees a block by DLPack in every type that it has, and keeps it."""
+    for name, ours in TYPES.items():
+        element = pynickel.DataType[ours]
+        seen = torch.from_dlpack(Memory(6 * element.itemsize, pynickel.load("host"), (2, 3), element))
+        seen.zero_()
+        assert seen.dtype == getattr(torch, name) and seen.shape == (2, 3) and located(seen)[1:] == (6, ours)
 
 
 @pytest.mark.parametrize("stream", ["torch.cuda.Stream", "torch.Stream"])
