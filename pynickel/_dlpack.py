@@ -60,7 +60,8 @@ def read(obj: Any, name: str, writable: bool, stream: int | None = None) -> View
     where, place = DEVICES.get(tensor.device_type, ("", f"memory of DLPack device type {tensor.device_type}"))
     address = (tensor.data or 0) + tensor.byte_offset
     raw = itemsize if tensor.code == 1 else 0
-    return View(address, prod(shape) * itemsize, dtype_of(tensor), raw=raw, keep=capsule, where=where, place=place)
+    gpu = tensor.device_id if where == DEVICE else None
+    return View(address, prod(shape) * itemsize, dtype_of(tensor), raw=raw, keep=capsule, where=where, place=place, gpu=gpu)
 
 
 def capsule_of(obj: Any, name: str, stream: int | None) -> Any:

@@ -25,7 +25,7 @@ def device_of(kind: str, address: int) -> tuple[int, int]:
         return CPU, 0
     from . import driver
 
-    return HOME.get(kind, CUDA), driver.ordinal(address)
+    return HOME.get(kind, CUDA), driver.ordinal(address) or 0
 
 
 def capsule(

@@ -34,4 +34,4 @@ def read(tensor: Any, name: str, writable: bool) -> View:
         raise TypeError(f"{name} is a tensor without memory of its own ({error}); NCCL takes real tensors, outside torch.func") from error
     kind = str(tensor.dtype).removeprefix("torch.")
     raw = tensor.element_size() if kind.startswith("uint") else 0
-    return View(address, tensor.nbytes, kind, raw=raw, keep=storage, where=where, place=place)
+    return View(address, tensor.nbytes, kind, raw=raw, keep=storage, where=where, place=place, gpu=tensor.device.index)

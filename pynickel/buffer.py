@@ -14,7 +14,7 @@ from ._numpy import CHARS, NOWHERE
 from ._pointer import LIMIT
 from .enums import DTYPES, ITEMSIZE, DataType, Pairs, as_dtype, dtype_name, unsupported, width
 from .errors import OverlapError
-from .layout import DEVICE, HOST, View
+from .layout import BOTH, DEVICE, HOST, Gpu, View
 from .protocols import is_a, speak
 from .stream import as_stream
 
@@ -37,7 +37,7 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
     `stream` is the caller's, which will wait for the producer of the memory where that names a stream of its own.
     """
-    if type(buffer) is ndarray and count is None and dtype is None and memory is not DEVICE:
+    if type(buffer) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
         try:
             keep = from_buffer(CHARS, buffer, writable)
             return keep - NOWHERE, buffer.size, numpy_dtypes[buffer.dtype], keep
@@ -47,7 +47,7 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
         try:
             size = buffer.numel()
             if (
-                (memory is not DEVICE and buffer.is_cpu or memory is not HOST and buffer.is_cuda)
+                (buffer.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, buffer))
                 and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
                 and (address := buffer.data_ptr())
             ):  # fmt: skip
@@ -65,7 +65,7 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
 def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any = None) -> Pair:
     """Both addresses, count, type, and what keeps the memory alive, for two buffers of one size; in place they are one."""
-    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
+    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
         try:
             element = numpy_dtypes[send.dtype]
             size = send.size
@@ -84,7 +84,9 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any
             kind, size = send.dtype, send.numel()
             if (
                 size > 1 and recv.dtype is kind and recv.numel() == size and recv.is_leaf and send.is_contiguous() and recv.is_contiguous()
-                and (memory is not DEVICE and send.is_cpu and recv.is_cpu or memory is not HOST and send.is_cuda and recv.is_cuda)
+                and (
+                    send.is_cpu and recv.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, send) and on_gpu(memory, recv)
+                )
             ):  # fmt: skip
                 element = torch_dtypes[kind]
                 s = send.data_ptr()
@@ -105,7 +107,7 @@ def pair(
     The in-place form is that recv starts `shift` parts after send (None: there is none); any other overlap is refused.
     """
     if count is None and dtype is None:
-        if type(send) is ndarray and type(recv) is ndarray and memory is not DEVICE:
+        if type(send) is ndarray and type(recv) is ndarray and (memory is HOST or memory is BOTH):
             known = numpy_dtypes.get(send.dtype)
             size = send.size
             if known is not None and numpy_dtypes.get(recv.dtype) is known and size * b == recv.size * a and size % a == 0:
@@ -161,11 +163,30 @@ def look(obj: Any, name: str, writable: bool, memory: str, stream: Any = None) -
         from . import driver
 
         driver.refuse_plain_memory(view.address, f"{name} ({type(obj).__name__})")
+    if isinstance(memory, Gpu) and view.where == DEVICE and view.nbytes:
+        refuse_other_gpu(view, memory, f"{name} ({type(obj).__name__})")
     if view.after is not None:
         from . import driver
 
         driver.order(view.after, as_stream(stream))
     return view
+
+
+def on_gpu(memory: str, tensor: Any) -> bool:
+    """Whether a tensor is on the GPU that the library works on."""
+    return memory is not HOST and tensor.is_cuda and (type(memory) is not Gpu or tensor.get_device() == memory.number)
+
+
+def refuse_other_gpu(view: View, memory: Gpu, name: str) -> None:
+    """Raise for memory of a GPU that is not the communicator's."""
+    from . import driver
+
+    found = driver.ordinal(view.address) if view.gpu is None else view.gpu
+    if found is not None and found != memory.number:
+        raise ValueError(
+            f"{name} is on GPU {found}, and this communicator works on GPU {memory.number}; move the buffer there, "
+            "or make the communicator with device="
+        )
 
 
 def held(keep: Any) -> Any:

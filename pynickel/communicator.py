@@ -18,7 +18,7 @@ from .enums import DataType, RedOp, uint8
 from .errors import NotAvailableError
 from .facts import Facts
 from .family import Family
-from .layout import DEVICE, HOST
+from .layout import HOST
 from .library import Library
 from .lifetime import IN_PROGRESS
 from .one_sided import OneSided
@@ -142,7 +142,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
                 plain = (  # what `single` does for a usual tensor; the smallest messages would notice one more call
                     type(x) is buffers.tensor and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
                     and x.is_contiguous() and (n := x.numel()) > 1 and count is None and dtype is None
-                    and self._memory is not DEVICE and (s := x.data_ptr())
+                    and self._plain and (s := x.data_ptr())
                 )  # fmt: skip
             except RuntimeError:  # no plain memory
                 plain = False

@@ -70,12 +70,12 @@ def refuse_plain_memory(address: int, name: str) -> None:
         raise ValueError(f"{name} is plain host memory, which NCCL cannot reach from a GPU; pass device, managed or pinned memory")
 
 
-def ordinal(address: int) -> int:
-    """The number of the device on which memory is; 0 where CUDA cannot say."""
+def ordinal(address: int) -> int | None:
+    """The number of the device on which memory is; None where CUDA cannot say."""
     found = driver()
     number = ctypes.c_int(0)
     if found is None or found.cuPointerGetAttribute(ctypes.byref(number), DEVICE_ORDINAL, ctypes.c_uint64(address)) != SUCCESS:
-        return 0
+        return None
     return number.value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from helpers.recorder import Recorder
 
 import pynickel
 from pynickel import Communicator, NonContiguousError, OverlapError, Plan, group
-from pynickel.buffer import alike, pair, single
-from pynickel.layout import BOTH, DEVICE, HOST
+from pynickel.buffer import alike, on_gpu, pair, single
+from pynickel.layout import BOTH, DEVICE, HOST, Gpu
 from pynickel.memory import Memory
 
 if sys.modules.get("torch") is None:  # not imported before it is known to be there: a half-imported torch would stay behind
@@ -148,6 +149,10 @@ def test_device_tensors_by_a_stand_in(recording: Recorder) -> None:
     comm = Communicator(4, bytes(range(128)), 1, library=recording.path)
     assert comm.all_reduce(tensor) is tensor and recording.calls[-1][1][:3] == [tensor.data_ptr(), tensor.data_ptr(), 4]
     comm.abort()
+    other = SimpleNamespace(is_cuda=True, get_device=lambda: 1)
+    assert [on_gpu(memory, other) for memory in (HOST, BOTH, DEVICE, Gpu.of(0), Gpu.of(1))] == [False, True, True, False, True]
+    with pytest.raises(ValueError, match="is on GPU 0, and this communicator works on GPU 1"):
+        located(tensor, Gpu.of(1))
 
 
 def test_through_the_cpu_library(comm: Communicator) -> None:
