@@ -16,4 +16,4 @@ def read(buffer: Any, name: str) -> View:
         raise ValueError(f"{name} is a cuda.core Buffer that has been closed; pass one that is open")
     where = DEVICE if not buffer.is_host_accessible else BOTH if buffer.is_device_accessible else HOST
     place = {DEVICE: "memory of a CUDA device", BOTH: "pinned or managed memory", HOST: "host memory"}[where]
-    return View(address, buffer.size, uint8, raw=1, keep=buffer, where=where, place=place)
+    return View(address, buffer.size, uint8, raw=1, keep=buffer, where=where, place=place, gpu=getattr(buffer, "device_id", None))

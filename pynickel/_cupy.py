@@ -18,6 +18,7 @@ def read(array: Any, name: str) -> View:
         raise not_dense(name, array.shape, array.strides)
     stream = sys.modules["cupy"].cuda.get_current_stream().ptr or LEGACY
     raw = dtype.itemsize if dtype.kind == "u" else 0
+    gpu = getattr(getattr(array, "device", None), "id", None)
     return View(
-        array.data.ptr, array.nbytes, dtype, raw=raw, keep=array, where=DEVICE, place="memory of a CUDA device", after=stream
+        array.data.ptr, array.nbytes, dtype, raw=raw, keep=array, where=DEVICE, place="memory of a CUDA device", after=stream, gpu=gpu
     )

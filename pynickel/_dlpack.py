@@ -60,7 +60,8 @@ def read(obj: Any, name: str, writable: bool, stream: int | None = None) -> View
     where, place = DEVICES.get(tensor.device_type, ("", f"memory of DLPack device type {tensor.device_type}"))
     address = (tensor.data or 0) + tensor.byte_offset
     raw = itemsize if tensor.code == 1 else 0
-    return View(address, prod(shape) * itemsize, dtype_of(tensor), raw=raw, keep=capsule, where=where, place=place)
+    gpu = tensor.device_id if where == DEVICE else None
+    return View(address, prod(shape) * itemsize, dtype_of(tensor), raw=raw, keep=capsule, where=where, place=place, gpu=gpu)
 
 
 def capsule_of(obj: Any, name: str, stream: int | None) -> Any:
@@ -68,6 +69,8 @@ def capsule_of(obj: Any, name: str, stream: int | None) -> Any:
     if not hasattr(obj, "__dlpack_device__"):
         raise TypeError(f"{name} ({type(obj).__name__}) has __dlpack__ but no __dlpack_device__; both belong to DLPack")
     device = obj.__dlpack_device__()
+    if not (isinstance(device, tuple) and len(device) == 2):
+        raise TypeError(f"{name} ({type(obj).__name__}) answered __dlpack_device__ with {device!r}; (device type, number) is understood")
     order = stream_for(device[0], stream)
     forms: list[dict[str, Any]] = [{"max_version": (1, 0), "dl_device": device, "copy": False}, {"max_version": (1, 0)}]
     try:

@@ -28,6 +28,10 @@ def read(tensor: Any, name: str, writable: bool) -> View:
             f"{name} receives, but it is a result that autograd has recorded, and gradients would not see the new values; "
             "pass tensor.detach() if that is right"
         )
+    try:
+        address, storage = tensor.data_ptr(), tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError) as error:  # what torch.func and the like hand to functions
+        raise TypeError(f"{name} is a tensor without memory of its own ({error}); NCCL takes real tensors, outside torch.func") from error
     kind = str(tensor.dtype).removeprefix("torch.")
     raw = tensor.element_size() if kind.startswith("uint") else 0
-    return View(tensor.data_ptr(), tensor.nbytes, kind, raw=raw, keep=tensor.untyped_storage(), where=where, place=place)
+    return View(address, tensor.nbytes, kind, raw=raw, keep=storage, where=where, place=place, gpu=tensor.device.index)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import interrupt, report
 from ._nccl import ffi, lib
@@ -40,6 +40,9 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.operations)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} holds addresses of this process and cannot be pickled or copied; make one on each side")
 
     def add(self, operation: Operation) -> None:
         """Write an operation down behind the others."""

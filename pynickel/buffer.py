@@ -14,7 +14,7 @@ from ._numpy import CHARS, NOWHERE
 from ._pointer import LIMIT
 from .enums import DTYPES, ITEMSIZE, DataType, Pairs, as_dtype, dtype_name, unsupported, width
 from .errors import OverlapError
-from .layout import DEVICE, HOST, View
+from .layout import BOTH, DEVICE, HOST, Gpu, View
 from .protocols import is_a, speak
 from .stream import as_stream
 
@@ -22,6 +22,7 @@ from_buffer = ffi.from_buffer
 MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still have 63 bits
 ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
 numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
+tensor: Any = None  # torch.Tensor, once the caller has brought torch
 tensors: set[Any] = set()  # torch.Tensor and torch.nn.Parameter, once the caller has brought torch
 torch_dtypes: dict[Any, DataType] = {}  # without complex ones, so that among dense tensors only one of one element can be lazy
 
@@ -36,7 +37,7 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
     `stream` is the caller's, which will wait for the producer of the memory where that names a stream of its own.
     """
-    if type(buffer) is ndarray and count is None and dtype is None and memory is not DEVICE:
+    if type(buffer) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
         try:
             keep = from_buffer(CHARS, buffer, writable)
             return keep - NOWHERE, buffer.size, numpy_dtypes[buffer.dtype], keep
@@ -46,10 +47,11 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
         try:
             size = buffer.numel()
             if (
-                (memory is not DEVICE and buffer.is_cpu or memory is not HOST and buffer.is_cuda)
+                (buffer.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, buffer))
                 and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
+                and (address := buffer.data_ptr())
             ):  # fmt: skip
-                return buffer.data_ptr(), size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
+                return address, size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
         except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
             pass
     elif type(buffer) is int and type(count) is int and type(dtype) is DataType:
@@ -63,7 +65,7 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
 def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any = None) -> Pair:
     """Both addresses, count, type, and what keeps the memory alive, for two buffers of one size; in place they are one."""
-    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and memory is not DEVICE:
+    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
         try:
             element = numpy_dtypes[send.dtype]
             size = send.size
@@ -82,13 +84,15 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any
             kind, size = send.dtype, send.numel()
             if (
                 size > 1 and recv.dtype is kind and recv.numel() == size and recv.is_leaf and send.is_contiguous() and recv.is_contiguous()
-                and (memory is not DEVICE and send.is_cpu and recv.is_cpu or memory is not HOST and send.is_cuda and recv.is_cuda)
+                and (
+                    send.is_cpu and recv.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, send) and on_gpu(memory, recv)
+                )
             ):  # fmt: skip
                 element = torch_dtypes[kind]
                 s = send.data_ptr()
                 r = recv.data_ptr()
                 nbytes = size * ITEMSIZE[element]
-                if r - nbytes >= s or s >= r + nbytes or s == r:
+                if s and r and (r - nbytes >= s or s >= r + nbytes or s == r):
                     return s, r, size, element, None
         except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
             pass
@@ -103,7 +107,7 @@ def pair(
     The in-place form is that recv starts `shift` parts after send (None: there is none); any other overlap is refused.
     """
     if count is None and dtype is None:
-        if type(send) is ndarray and type(recv) is ndarray and memory is not DEVICE:
+        if type(send) is ndarray and type(recv) is ndarray and (memory is HOST or memory is BOTH):
             known = numpy_dtypes.get(send.dtype)
             size = send.size
             if known is not None and numpy_dtypes.get(recv.dtype) is known and size * b == recv.size * a and size % a == 0:
@@ -159,11 +163,30 @@ def look(obj: Any, name: str, writable: bool, memory: str, stream: Any = None) -
         from . import driver
 
         driver.refuse_plain_memory(view.address, f"{name} ({type(obj).__name__})")
+    if isinstance(memory, Gpu) and view.where == DEVICE and view.nbytes:
+        refuse_other_gpu(view, memory, f"{name} ({type(obj).__name__})")
     if view.after is not None:
         from . import driver
 
         driver.order(view.after, as_stream(stream))
     return view
+
+
+def on_gpu(memory: str, tensor: Any) -> bool:
+    """Whether a tensor is on the GPU that the library works on."""
+    return memory is not HOST and tensor.is_cuda and (type(memory) is not Gpu or tensor.get_device() == memory.number)
+
+
+def refuse_other_gpu(view: View, memory: Gpu, name: str) -> None:
+    """Raise for memory of a GPU that is not the communicator's."""
+    from . import driver
+
+    found = driver.ordinal(view.address) if view.gpu is None else view.gpu
+    if found is not None and found != memory.number:
+        raise ValueError(
+            f"{name} is on GPU {found}, and this communicator works on GPU {memory.number}; move the buffer there, "
+            "or make the communicator with device="
+        )
 
 
 def held(keep: Any) -> Any:
@@ -175,7 +198,7 @@ def held(keep: Any) -> Any:
 
 def remember(obj: Any, view: View) -> None:
     """From the next time on NumPy's arrays and torch's tensors of this type take the shortcut."""
-    global ndarray
+    global ndarray, tensor
     known = DTYPES.get(dtype_name(view.dtype))
     if is_a(obj, "numpy", "ndarray"):
         ndarray = sys.modules["numpy"].ndarray
@@ -183,7 +206,8 @@ def remember(obj: Any, view: View) -> None:
             numpy_dtypes[obj.dtype] = known
     elif is_a(obj, "torch", "Tensor"):
         torch = sys.modules["torch"]
-        tensors.update((torch.Tensor, torch.nn.Parameter))
+        tensor = torch.Tensor
+        tensors.update((tensor, torch.nn.Parameter))
         if known is not None:
             torch_dtypes[obj.dtype] = known
 

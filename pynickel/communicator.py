@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from . import _nccl, batch, make, p2p
+from . import buffer as buffers
 from ._nccl import ffi
 from .batch import Operation, open_groups
-from .buffer import MOST, alike, check_apart, pair, single, tensors, torch_dtypes
+from .buffer import MOST, alike, check_apart, pair, single, torch_dtypes
 from .config import CollConfig, Config
 from .deadline import checked_timeout
 from .enums import DataType, RedOp, uint8
 from .errors import NotAvailableError
 from .facts import Facts
 from .family import Family
-from .layout import DEVICE, HOST
+from .layout import HOST
 from .library import Library
 from .lifetime import IN_PROGRESS
 from .one_sided import OneSided
@@ -135,24 +136,29 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         s: Any
         r: Any
         t: Any
-        if (
+        if recv is None:
+            x: Any = send
+            try:
+                plain = (  # what `single` does for a usual tensor; the smallest messages would notice one more call
+                    type(x) is buffers.tensor and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
+                    and x.is_contiguous() and (n := x.numel()) > 1 and count is None and dtype is None
+                    and self._plain and (s := x.data_ptr())
+                )  # fmt: skip
+            except RuntimeError:  # no plain memory
+                plain = False
+            if plain:
+                keep = None
+            else:
+                s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
+            r = s
+            recv = send
+        elif (
             type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
             and send and recv and count <= MOST
         ):  # fmt: skip
             s, r = send, recv
             n, t = count, dtype
             keep = None
-        elif recv is None:
-            x: Any = send
-            if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                type(x) in tensors and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
-                and x.is_contiguous() and (n := x.numel()) > 1 and count is dtype is None and self._memory is not DEVICE
-            ):  # fmt: skip
-                s = x.data_ptr()
-                keep = None
-            else:
-                s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
-            r, recv = s, send
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
         if op is not SUM:
@@ -386,9 +392,11 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         """Returns when all ranks have called it; an all-reduce of one byte.
 
         `timeout`: seconds to wait for them, else the communicator's; then WaitTimeoutError, and the communicator has failed.
+        NotAvailableError on a blocking communicator of NVIDIA's library, whose calls cannot be given up.
         """
         batch.refuse_in_group("barrier()")
         seconds = checked_timeout(timeout)
+        self._require_deadlines("barrier()", seconds)
         self._require_ready("barrier()")
         address = self._barrier_byte()
         with self._deadline(seconds):

@@ -12,6 +12,7 @@ from .errors import CudaError
 
 SUCCESS, INVALID_VALUE, NOT_READY = 0, 1, 600
 MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 LEGACY = 1  # the default stream by the name that no 0 can be mistaken for
 NEEDED = ("cuInit", "cuStreamQuery", "cuPointerGetAttribute", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemcpy",
@@ -67,6 +68,15 @@ def refuse_plain_memory(address: int, name: str) -> None:
     kind = ctypes.c_uint(0)
     if found and found.cuPointerGetAttribute(ctypes.byref(kind), MEMORY_TYPE, ctypes.c_uint64(address)) == INVALID_VALUE:
         raise ValueError(f"{name} is plain host memory, which NCCL cannot reach from a GPU; pass device, managed or pinned memory")
+
+
+def ordinal(address: int) -> int | None:
+    """The number of the device on which memory is; None where CUDA cannot say."""
+    found = driver()
+    number = ctypes.c_int(0)
+    if found is None or found.cuPointerGetAttribute(ctypes.byref(number), DEVICE_ORDINAL, ctypes.c_uint64(address)) != SUCCESS:
+        return None
+    return number.value
 
 
 def use_device(device: int) -> None:

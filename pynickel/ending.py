@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from . import interrupt, lifetime, report
 from ._nccl import ffi, lib
 from .batch import refuse_in_group
 from .deadline import checked_timeout, looks
+from .errors import NotAvailableError
 from .lifetime import ABORTED, CLOSED, ENDED, FAILED, FINALIZED, FINE, IN_PROGRESS, READY, REVOKED, SUSPENDED, Lifetime
 
 if TYPE_CHECKING:
@@ -82,12 +84,15 @@ class Ending(Lifetime):
 
         While another thread is inside it raises BusyError at once; with `timeout` (seconds) it waits so long and then aborts. So it
         does for what a non-blocking communicator has in progress, without `timeout` as long as the communicator's own says.
-        A failed communicator is aborted.
+        A failed communicator is aborted. NotAvailableError for `timeout` on a blocking communicator of NVIDIA's library: its end
+        waits for the other ranks and cannot be given up.
         """
         refuse_in_group("close()")
         seconds = checked_timeout(timeout)
         if self._guard.state in ENDED:
             return
+        if self._guard.state in (READY, SUSPENDED) and self._owned and self.state != "forked":
+            self._require_deadlines("close()", seconds)
         if self.state == "forked" or not self._owned or not self._guard.comm:
             self._end(CLOSED, "close() was called")
             return
@@ -129,6 +134,13 @@ class Ending(Lifetime):
             self.abort()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _require_deadlines(self, function: str, timeout: float | None) -> None:
+        """Refuse a deadline that nobody would keep: a call into a blocking communicator lasts as long as NCCL wants."""
+        if timeout is None or math.isinf(timeout) or self.library.kind == "host" or not self._blocking:
+            return
+        text = f"{function} was not called: a timeout needs a non-blocking communicator with {self.library.label}; make it with timeout="
+        raise NotAvailableError(f"{text} ({self._where})", function=function, **self._where._asdict())
 
     def _is_flushed(self, seconds: float | None) -> bool:
         """Finalize what cannot block; ncclCommDestroy would do it by itself and take as long as it takes. False at the deadline."""

@@ -12,11 +12,26 @@ from .errors import NonContiguousError
 HOST, DEVICE, BOTH = "host", "device", "both"
 
 
+class Gpu(str):
+    """What equals DEVICE, for a library that works on one GPU; `number` is which."""
+
+    __slots__ = ("number",)
+    number: int
+
+    @staticmethod
+    def of(number: int) -> Gpu:
+        """The memory of that GPU."""
+        made = Gpu(DEVICE)
+        made.number = number
+        return made
+
+
 class View(NamedTuple):
     """Dense memory in C order. `dtype` is whatever as_dtype understands or refuses by name; None for a bare pointer.
 
     `raw` is the element size of memory that may be given a type by dtype= (bytes, unsigned integers), else 0.
     `keep` holds the memory while it lives. `after` is the stream on which the memory's producer may still be at work.
+    `gpu` is the number of the GPU on which it is, where the object says it.
     """
 
     address: int
@@ -27,6 +42,7 @@ class View(NamedTuple):
     where: str = HOST
     place: str = "host memory"
     after: int | None = None
+    gpu: int | None = None
 
 
 # Kind and bytes per element, as array interfaces and buffer formats tell them.

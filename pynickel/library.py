@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import interrupt, report, search
 from ._nccl import ffi
@@ -101,6 +101,9 @@ class Library:
         config.mode = c.NCCL_ENCRYPTION_MODE_NONE if key is None else c.NCCL_ENCRYPTION_MODE_PSK
         config.psk = ffi.NULL if key is None else text
         self.check(c.ncclSetEncryption(self.table, config), "ncclSetEncryption")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a loaded library cannot be pickled; send its kind or path ({self.path}) and load() it on the other side")
 
     def has(self, name: str) -> bool:
         """Whether the library has this C function."""

@@ -16,7 +16,7 @@ from .batch import name_of, refuse_in_group
 from .buffer import held
 from .deadline import checked_timeout, host_seconds, looks
 from .enums import Result
-from .layout import BOTH, DEVICE, HOST
+from .layout import BOTH, DEVICE, HOST, Gpu
 from .library import Library
 from .stream import as_stream
 
@@ -38,7 +38,7 @@ class Lifetime:
 
     __slots__ = (
         "__weakref__", "_async", "_blocking", "_born", "_device", "_guard", "_kept", "_memory", "_name", "_nranks", "_on_ready",
-        "_owned", "_places", "_rank", "_reason", "_scratch", "_things", "_timeout", "_waits", "library",
+        "_owned", "_places", "_plain", "_rank", "_reason", "_scratch", "_things", "_timeout", "_waits", "library",
     )  # fmt: skip
 
     def _set_up(self, library: Library, name: str | None, timeout: float | None, owned: bool = True) -> None:
@@ -56,7 +56,8 @@ class Lifetime:
         self._rank, self._nranks = -1, 0
         self._device: int | None = None
         self._scratch: Any = None
-        self._memory = HOST if library.kind == "host" else BOTH
+        self._memory: str = HOST if library.kind == "host" else BOTH
+        self._plain = True  # host memory needs no look at what it is
         self._blocking = True  # False: the library's calls may return before it has done its part
         self._waits = True  # calls return when it has; False: they leave it to wait() and poll()
         self._kept: list[Any] = []  # buffers of what is in progress
@@ -74,7 +75,8 @@ class Lifetime:
             answers.append(answer[0])
         self._rank, self._nranks, self._device = answers
         if self._memory == BOTH and driver.in_process():
-            self._memory = DEVICE  # by now NCCL has loaded the driver, and it can be asked about memory and streams
+            # By now NCCL has loaded the driver, and it can be asked about memory and streams.
+            self._memory, self._plain = Gpu.of(answers[2]), False
         if device is not None and self.library.kind == "host":
             self._device = device  # a label there
         if self.library.kind == "host" and self._timeout is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 from ._nccl import ffi, lib
 from .enums import DataType, as_dtype
@@ -19,7 +19,8 @@ NUMPY_NAMES = {DataType.bfloat16: "bfloat16", DataType.float8e4m3: "float8_e4m3f
 class Memory:
     """A block of `nbytes` at `address`, freed when it and every view of it are gone.
 
-    On the CPU library NumPy views it (`numpy.asarray(memory)` is its bytes); on a GPU it offers the CUDA array interface.
+    On the CPU library NumPy views it (`numpy.asarray(memory)` is its bytes); on a GPU it offers the CUDA array interface. Both
+    offer DLPack, for `from_dlpack` of torch, CuPy, JAX and NumPy; a view keeps the block.
     """
 
     def __init__(self, nbytes: int, library: Library, shape: tuple[int, ...], element: DataType) -> None:
@@ -35,11 +36,25 @@ class Memory:
         interface = {"shape": shape, "typestr": typestr(element), "strides": None, "data": (self.address, False), "version": 3}
         setattr(self, side, interface)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from . import _dlpack_out
+
+        return _dlpack_out.device_of(self.library.kind, self.address)
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None) -> Any:
+        """A capsule of this memory. No work of its own is under way on it, so that `stream` has nothing to wait for."""
+        from . import _dlpack_out
+
+        return _dlpack_out.capsule(self, self.address, self.shape, self.element, self.__dlpack_device__(), max_version, dl_device, copy)
+
     def __repr__(self) -> str:
         return f"<Memory of {self.nbytes} bytes at {self.address:#x}, {self.library.kind} library>"
 
     def __len__(self) -> int:
         return self.nbytes
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("memory of a library lives in its process and cannot be pickled; send what it holds, as a NumPy array for one")
 
 
 def mem_alloc(nbytes: int, *, library: str | os.PathLike[str] | Library | None = None) -> Memory:

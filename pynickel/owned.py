@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .batch import refuse_in_group
 from .errors import CommunicatorClosedError, ForkedError
@@ -51,6 +51,9 @@ class Owned(ABC):
     def _require_open(self, what: str) -> None:
         if not self.is_open:
             raise CommunicatorClosedError(f"{what} was closed, or its communicator has ended; make a new one")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} belongs to a communicator of this process and cannot be pickled; make one on each side")
 
     def __enter__(self: Any) -> Any:
         self._require_open(f"this {type(self).__name__}")

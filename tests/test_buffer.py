@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import arrays
-from helpers.arrays import ArrayInterface, DLPack
+from helpers.arrays import ArrayInterface, CudaArrayInterface, DLPack
 from helpers.recorder import Recorder
 
 import pynickel
@@ -69,7 +69,7 @@ def test_narrow_floats_by_dlpack(code: int, bits: int, name: str) -> None:
 
 @pytest.mark.parametrize("raw", [np.zeros(8, "u2"), np.zeros(16, "u1"), bytearray(16), ArrayInterface(np.zeros(8, "V2"))])
 def test_narrow_floats_by_name(raw: Any) -> None:
-    """Raw bytes and unsigned integers of the same size take a type by name (scenario 19)."""
+    """Scenario 19: raw bytes and unsigned integers of the same size take a type by name."""
     assert located(raw, dtype="bfloat16")[1:] == (8, "bfloat16")
 
 
@@ -82,7 +82,7 @@ def test_narrow_floats_by_name(raw: Any) -> None:
     ids=lambda value: str(value) if isinstance(value, (list, str)) else type(value).__name__,
 )  # fmt: skip
 def test_unsupported_types(buffer: Any) -> None:
-    """A type that NCCL does not have is refused with the list of those it has, whatever the protocol (scenario 19)."""
+    """Scenario 19: a type that NCCL does not have is refused with the list of those it has, whatever the protocol."""
     for _ in range(2):
         with pytest.raises(TypeError, match="is not supported by NCCL.*Supported: int8, uint8.*float8e5m2"):
             located(buffer)
@@ -109,7 +109,7 @@ def strided() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", strided())
 def test_strided(kind: str) -> None:
-    """A buffer that is not dense in C order is refused with its shape and strides, never copied (scenarios 01, 03)."""
+    """Scenarios 01, 03: a buffer that is not dense in C order is refused with its shape and strides, never copied."""
     obj = strided()[kind]
     with pytest.raises(NonContiguousError, match=r"buffer is not contiguous in C order: shape \(.*\), strides \(.*\) bytes"):
         single(HOST, obj, None, None, False, "buffer")
@@ -121,7 +121,7 @@ def test_strided(kind: str) -> None:
      lambda: np.zeros((0, 3)), lambda: np.zeros((4, 4))[:, :0], lambda: np.array(1.0)],
 )  # fmt: skip
 def test_length_one_axes(make: Any) -> None:
-    """Axes of length one may have any stride, and empty arrays are dense, through every protocol (scenario 02)."""
+    """Scenario 02: axes of length one may have any stride, and empty arrays are dense, through every protocol."""
     data = make()
     for obj in (data, ArrayInterface(data), DLPack(data, 0), DLPack(data, 1)):
         assert located(obj, writable=False)[1:] == (data.size, "float64")
@@ -155,14 +155,14 @@ def test_read_only(kind: str) -> None:
 
 @pytest.mark.parametrize("obj", [None, True, 1.5, 2j, "text", [1.0, 2.0], {}, object(), np.float32])
 def test_no_buffers(obj: Any) -> None:
-    """What is neither an address nor a buffer is a TypeError that says what is needed (scenario 26)."""
+    """Scenario 26: what is neither an address nor a buffer is a TypeError that says what is needed."""
     with pytest.raises(TypeError, match="buffer must be"):
         located(obj, count=1, dtype="float32")
 
 
 @pytest.mark.parametrize("address", [-8, 2**64, 2**70])
 def test_no_addresses(address: int) -> None:
-    """Numbers that are no address are refused (scenario 26)."""
+    """Scenario 26: numbers that are no address are refused."""
     with pytest.raises(ValueError, match="is no address"):
         located(address, count=1, dtype="float32")
 
@@ -196,7 +196,7 @@ def test_address_like_things() -> None:
 )
 @pytest.mark.parametrize("buffer", [np.zeros(4, "f4"), 4096])
 def test_bad_counts(buffer: Any, count: Any, error: type[Exception]) -> None:
-    """Counts that are negative, too large, or not ints are refused by name (scenario 06)."""
+    """Scenario 06: counts that are negative, too large, or not ints are refused by name."""
     with pytest.raises(error, match="count must be"):
         located(buffer, count, "float32")
 
@@ -210,7 +210,7 @@ def test_count_of_an_array() -> None:
 
 @pytest.mark.parametrize("form", [lambda a: a, memoryview, ArrayInterface])
 def test_sizes_of_pairs(form: Any) -> None:
-    """Sizes that do not fit together are refused with the numbers; those that do not divide say how to pad (scenario 18)."""
+    """Scenario 18: sizes that do not fit together are refused with the numbers; those that do not divide say how to pad."""
     five, four, many = (form(np.zeros(n)) for n in (5, 4, 73))
     with pytest.raises(ValueError, match="recv has 4 elements, but 5 elements are needed"):
         alike(HOST, five, four, None, None)
@@ -287,6 +287,38 @@ def test_masked_array_interface() -> None:
     for masked in (ArrayInterface(np.zeros(4), mask=1), np.ma.masked_array(np.zeros(4), [0, 1, 0, 0])):
         with pytest.raises(TypeError, match="mask"):
             located(masked)
+
+
+@pytest.mark.parametrize("changes", [
+    {"typestr": None}, {"typestr": "f"}, {"typestr": ""}, {"typestr": "<fx"}, {"shape": 4}, {"shape": (-4,)}, {"shape": (4.0,)},
+    {"shape": None}, {"strides": (4, 4)}, {"strides": 4}, {"data": (1, False, 1)}, {"data": ("x", False)}, {"data": (-5, False)},
+    {"data": None}, {"data": b"1234"},
+])  # fmt: skip
+@pytest.mark.parametrize("kind", [ArrayInterface, CudaArrayInterface])
+def test_broken_interfaces(kind: Any, changes: dict[str, Any]) -> None:
+    """An array interface that says nonsense is a TypeError with the buffer's name, not a failure inside."""
+    with pytest.raises(TypeError, match="^send .*array interface"):
+        single("both", kind(np.zeros(4, "f4"), **changes), None, None, False, "send")
+
+
+def test_broken_dlpack() -> None:
+    """So is a device that is none, and a capsule that is none."""
+    for device in (None, 1, (1,), (1, 2, 3)):
+        with pytest.raises(TypeError, match="^send [(]Lying[)] answered __dlpack_device__ with"):
+            single("host", Lying(DLPack(np.zeros(4)), device), None, None, False, "send")
+
+
+class Lying:
+    """A producer whose device is nonsense."""
+
+    def __init__(self, array: Any, device: Any) -> None:
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self) -> Any:
+        return self.device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
 
 
 def test_refused_calls_leave_no_trace(recording: Recorder) -> None:

@@ -41,13 +41,14 @@ class Driver(SimpleNamespace):
         return 0
 
     def cuPointerGetAttribute(self, out: Any, attribute: int, address: Any) -> int:
+        out._obj.value = self.gpu
         return 0
 
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A process with that driver."""
-    made = Driver(orders=[], destroyed=0, fails="")
+    made = Driver(orders=[], destroyed=0, fails="", gpu=0)
     monkeypatch.setattr(driver, "driver", lambda: made)
     monkeypatch.setattr(driver, "in_process", lambda: True)
     return made
@@ -111,6 +112,26 @@ def test_the_cpu_library_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="send .* is memory of a .* device, and the loaded library works on host memory"):
             single(HOST, obj, None, None, True, "send", 77)
         assert set(getattr(obj, "streams", [-1])) == {-1}
+
+
+def test_another_gpu(comm: Communicator, cuda: Driver, recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of another GPU than the communicator's is refused with both numbers, whoever tells of it; of its own it is taken."""
+    data = np.zeros(4)
+    array = cupy_array(data, monkeypatch)
+    array.device = SimpleNamespace(id=1)
+    core = cuda_core_buffer(data, on_host=False)
+    core.device_id = 1
+    cuda.gpu = 1  # what the driver says of memory whose object does not say it
+    for obj in (DLPack(data, 1, CUDA, device_id=1), DLPack(data, 0, CUDA, device_id=1), CudaArrayInterface(data), array, core):
+        with pytest.raises(ValueError, match="^send .* is on GPU 1, and this communicator works on GPU 0; move the buffer there"):
+            comm.all_reduce(obj, dtype="uint8" if obj is core else None)
+        with pytest.raises(ValueError, match="^send .* is on GPU 1"):
+            comm.all_gather(obj, 8192)
+    assert recording.names == []
+    cuda.gpu = 0
+    comm.all_reduce(CudaArrayInterface(data))
+    comm.all_reduce(DLPack(data, 1, CUDA_HOST, device_id=1))
+    assert recording.names == ["ncclAllReduce"] * 2
 
 
 def test_memory_of_other_devices() -> None:

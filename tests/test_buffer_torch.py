@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.recorder import Recorder
 
+import pynickel
 from pynickel import Communicator, NonContiguousError, OverlapError, Plan, group
-from pynickel.buffer import alike, pair, single
-from pynickel.layout import BOTH, DEVICE, HOST
+from pynickel.buffer import alike, on_gpu, pair, single
+from pynickel.layout import BOTH, DEVICE, HOST, Gpu
+from pynickel.memory import Memory
 
 if sys.modules.get("torch") is None:  # not imported before it is known to be there: a half-imported torch would stay behind
     pytest.importorskip("torch", reason="torch is not installed here (pip install -e '.[torch]')")
@@ -41,7 +45,7 @@ def test_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bool", "int16", "uint16", "float8_e4m3fnuz", "complex32"])
 def test_other_types(name: str) -> None:
-    """Types that NCCL does not have are refused by name; bool says how to pass it (scenario 19)."""
+    """Scenario 19: types that NCCL does not have are refused by name; bool says how to pass it."""
     for _ in range(2):
         with pytest.raises(TypeError, match=f"send's dtype {name} is not supported by NCCL{'; view it as uint8' * (name == 'bool')}"):
             located(torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name)))
@@ -70,6 +74,34 @@ def test_no_plain_memory() -> None:
     for lazy, word in ((number.conj(), "conjugate"), (number.conj().imag, "negative")):
         with pytest.raises(ValueError, match=f"send is a lazy {word}"):
             located(lazy)
+
+
+def test_in_place_without_plain_memory(comm: Communicator) -> None:
+    """The shortcuts of a call refuse in words what has no memory, too: sparse rows, freed storage, what torch.func hands to functions."""
+
+    def refused(tensor: Any) -> Any:
+        for call in (lambda: comm.all_reduce(tensor), lambda: comm.all_reduce(tensor, tensor), lambda: comm.send(tensor, 0)):
+            with pytest.raises((TypeError, ValueError), match="dense tensors|without memory of its own|is 0 [(]NULL[)]") as caught:
+                call()
+            assert not isinstance(caught.value, pynickel.NCCLError)
+        return tensor.sum()
+
+    comm.all_reduce(torch.ones(3))
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls sparse rows a beta
+        rows = torch.eye(3).to_sparse_csr()
+    for tensor in (rows, torch.zeros(3, device="meta")):
+        with pytest.raises(TypeError, match="dense tensors"):
+            comm.all_reduce(tensor)
+    with pytest.raises(ValueError, match="NULL"):
+        comm.all_reduce(freed)
+    with pytest.raises(ValueError, match="NULL"):
+        comm.all_reduce(freed, torch.ones(3))
+    torch.func.vmap(refused)(torch.ones(2, 3))
+    torch.func.grad(refused)(torch.ones(3))
+    assert comm.all_reduce(torch.ones(3)).tolist() == [1, 1, 1]
 
 
 def test_autograd() -> None:
@@ -117,6 +149,10 @@ def test_device_tensors_by_a_stand_in(recording: Recorder) -> None:
     comm = Communicator(4, bytes(range(128)), 1, library=recording.path)
     assert comm.all_reduce(tensor) is tensor and recording.calls[-1][1][:3] == [tensor.data_ptr(), tensor.data_ptr(), 4]
     comm.abort()
+    other = SimpleNamespace(is_cuda=True, get_device=lambda: 1)
+    assert [on_gpu(memory, other) for memory in (HOST, BOTH, DEVICE, Gpu.of(0), Gpu.of(1))] == [False, True, True, False, True]
+    with pytest.raises(ValueError, match="is on GPU 0, and this communicator works on GPU 1"):
+        located(tensor, Gpu.of(1))
 
 
 def test_through_the_cpu_library(comm: Communicator) -> None:
@@ -147,6 +183,15 @@ def test_memory_outlives_the_tensor(comm: Communicator) -> None:
     torch.full((1000,), 9.0)  # would take the freed block
     plan.launch()
     assert window.tolist() == [7.0] * 1000
+
+
+def test_memory_of_the_library() -> None:
+    """torch sees a block by DLPack in every type that it has, and keeps it."""
+    for name, ours in TYPES.items():
+        element = pynickel.DataType[ours]
+        seen = torch.from_dlpack(Memory(6 * element.itemsize, pynickel.load("host"), (2, 3), element))
+        seen.zero_()
+        assert seen.dtype == getattr(torch, name) and seen.shape == (2, 3) and located(seen)[1:] == (6, ours)
 
 
 @pytest.mark.parametrize("stream", ["torch.cuda.Stream", "torch.Stream"])

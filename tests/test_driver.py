@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -94,8 +95,22 @@ def test_barrier_waits_for_the_device(comm: Communicator, cuda: Driver, recordin
     """A barrier reduces a byte of the library's memory and waits until the device is done; the byte is made once."""
     cuda.looks = 3
     comm.barrier()
-    comm.barrier(timeout=5)
+    comm.barrier()
     assert recording.names == ["ncclMemAlloc", "ncclAllReduce", "ncclAllReduce"] and cuda.looks < 0
+
+
+def test_deadlines_that_nobody_would_keep(comm: Communicator, cuda: Driver, recording: Recorder) -> None:
+    """Without a non-blocking communicator barrier and close refuse a timeout before NCCL is entered; with one they take it."""
+    for call in (lambda: comm.barrier(timeout=5), lambda: comm.close(timeout=5)):
+        with pytest.raises(pynickel.NotAvailableError, match="make it with timeout="):
+            call()
+    assert comm.state == "ready" and recording.names == []
+    comm.barrier(timeout=math.inf)
+    comm.close()
+    with Communicator(4, bytes(range(128)), 1, library=recording.path, timeout=5) as other:
+        other.barrier(timeout=2)
+        other.close(timeout=2)
+    comm.close(timeout=5)
 
 
 def test_device(cuda: Driver, recording: Recorder) -> None:
@@ -113,7 +128,7 @@ def test_without_driver() -> None:
 
 
 def test_per_thread_stream(recording: Recorder) -> None:
-    """The per-thread stream is refused with a non-blocking communicator (scenario 69)."""
+    """Scenario 69: the per-thread stream is refused with a non-blocking communicator."""
     with Communicator(4, bytes(range(128)), 1, library=recording.path, timeout=5) as made:
         with pytest.raises(ValueError, match="per thread"):
             made.all_reduce(bytearray(4), stream=2)

@@ -58,7 +58,7 @@ def test_torch_dtype() -> None:
      np.dtype([("a", "f4")]), b"float32", np.dtype("M8[s]")],
 )  # fmt: skip
 def test_unsupported_dtype(given: Any) -> None:
-    """What NCCL has no type for is refused with the list of those it has (scenario 19)."""
+    """Scenario 19: what NCCL has no type for is refused with the list of those it has."""
     with pytest.raises((TypeError, ValueError), match=r"int8, uint8, int32, .*float8e5m2"):
         as_dtype(given)
 

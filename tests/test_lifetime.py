@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import random
 import threading
 import time
@@ -96,6 +98,19 @@ def test_use_after_the_end(end: str, stub_comm: Communicator, recording: Recorde
     assert recording.calls == []
     assert (stub_comm.rank, stub_comm.nranks, stub_comm.handle) == (1, 4, 0)
     assert end.removesuffix("e") in stub_comm.state and stub_comm.state in repr(stub_comm)
+
+
+def test_pickling_and_copying() -> None:
+    """What belongs to a process refuses pickle and copy, and says what to send instead."""
+    with Communicator(1, UniqueId.create("host"), 0, library="host") as comm:
+        things = (
+            comm, pynickel.Plan(comm), pynickel.group(), comm.library, comm.register(np.ones(4)), comm.pre_mul_sum(2.0, "float64"),
+            comm.window(pynickel.empty(1024, library="host")), pynickel.mem_alloc(8, library="host"),
+        )  # fmt: skip
+        for thing in things:
+            for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match="cannot be pickled.*; (send|make)"):
+                    attempt(thing)
 
 
 def test_failed_init(recording: Recorder) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.processes import run
 from helpers.recorder import Recorder
 from helpers.threads import together
 
 import pynickel
-from pynickel import Communicator, empty, mem_alloc
+from pynickel import Communicator, driver, empty, mem_alloc
+from pynickel._dlpack import dtype_of, unpack
+from pynickel.memory import Memory
 
 
 @pytest.mark.parametrize("shape", [5, (2, 3), [4], (), 0, (3, 0), np.int64(4)])
@@ -74,6 +78,65 @@ def test_device_block(recording: Recorder) -> None:
     assert comm.all_reduce(block) is block
     assert recording.calls[-1][1][:4] == [block.address, block.address, 6, pynickel.float16]
     comm.abort()
+
+
+def test_shown_by_dlpack(recording: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks speak DLPack 1 and 0 with address, shape, type and device; whoever has a view keeps the block, whoever raises does not."""
+    library = pynickel.load("host")
+    for dtype in pynickel.DataType:
+        block = Memory(6 * dtype.itemsize, library, (2, 3), dtype)
+        alive = weakref.ref(block)
+        for version in (None, (0, 8), (1, 0), (2, 0)):
+            capsule = block.__dlpack__(max_version=version)
+            tensor, flags = unpack(capsule, "send")
+            assert (tensor.data, tensor.shape[:2], tensor.strides[:2], flags) == (block.address, [2, 3], [3, 1], 0)
+            assert dtype_of(tensor) in (dtype, dtype.name) and ("versioned" in repr(capsule)) == (version is not None and version[0] > 0)
+        del block
+        assert alive() is not None
+        del capsule, tensor
+        assert alive() is None
+    block = mem_alloc(24, library=library)
+    alive = weakref.ref(block)
+    view = np.from_dlpack(block)
+    view[:] = 7
+    assert block.__dlpack_device__() == (1, 0) and np.asarray(block).tolist() == [7] * 24
+    for options in ({"copy": True}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError):
+            block.__dlpack__(**options)
+    with pytest.raises(KeyError):
+        raise KeyError(block.__dlpack__())
+    del block
+    gc.collect()
+    assert alive() is not None and view.sum() == 168
+    del view
+    gc.collect()
+    assert alive() is None
+    monkeypatch.setattr(driver, "driver", lambda: SimpleNamespace(cuPointerGetAttribute=second_gpu))
+    block = empty((2, 3), "bfloat16", library=recording.path)
+    tensor, _ = unpack(block.__dlpack__(max_version=(1, 1), stream=7), "send")
+    assert (tensor.device_type, tensor.device_id, tensor.code, tensor.bits) == (2, 1, 4, 16) and block.__dlpack_device__() == (2, 1)
+
+
+def second_gpu(out: Any, attribute: int, address: Any) -> int:
+    """A driver for which all memory is on GPU 1."""
+    out._obj.value = 1
+    return 0
+
+
+def test_views_that_outlive_the_interpreter() -> None:
+    """A view by DLPack may be given back by another thread, and when Python is at its end."""
+    program = (
+        "import builtins, threading, numpy, pynickel\n"
+        "view = builtins.kept = numpy.from_dlpack(pynickel.mem_alloc(8, library='host'))\n"
+        "other = [numpy.from_dlpack(pynickel.mem_alloc(8, library='host'))]\n"
+        "thread = threading.Thread(target=other.clear)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "view[:] = 1\n"
+        "print(view.sum(), other)"
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "8 []", "")
 
 
 def test_in_collectives() -> None:

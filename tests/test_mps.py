@@ -1,4 +1,4 @@
-"""`pynickel mps`: daemons start and stop once, put back what they changed, and no command outlasts its deadline (scenario 78)."""
+"""Scenario 78: `pynickel mps`: daemons start and stop once, put back what they changed, and no command outlasts its deadline."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations

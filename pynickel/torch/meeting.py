@@ -54,7 +54,7 @@ class Meeting:
             if abort:
                 comm.abort()
             else:
-                comm.close(timeout=1.0)
+                comm.close(timeout=1.0 if comm.library.kind == "host" else None)  # others would refuse a deadline
 
 
 def seconds_of(timeout: Any) -> float:
