@@ -86,7 +86,10 @@ def _pmi(env: Environment) -> Place | None:
     found = hydra.PMI.read(env)
     if found is None or not slurm.started_by_srun(env):
         return found
-    by_slurm = slurm.read(env)
+    try:
+        by_slurm = slurm.read(env)
+    except RendezvousError:
+        return found  # leftovers of Slurm's, which say nothing against the process manager
     return None if by_slurm and by_slurm[:2] == found[:2] else found
 
 
