@@ -67,6 +67,7 @@ def test_each_family(env: dict[str, str], expected: Place) -> None:
         ({**SRUN, **PMI}, "pmi"),
         ({**BATCH, **OPENMPI}, "openmpi"),
         ({**BATCH, **PMI}, "pmi"),
+        ({**BATCH, **PMI, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "", "SLURM_NPROCS": ""}, "pmi"),
         ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "7"}, "slurm"),
         ({**SRUN, "PMIX_RANK": "5", "PMIX_NAMESPACE": "slurm.pmix.1.0"}, "slurm"),
     ],

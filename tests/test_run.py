@@ -217,6 +217,37 @@ def test_reader_that_does_not_read() -> None:
         os.close(read)
 
 
+def test_nothing_is_left_when_it_is_killed_and_nobody_reads() -> None:
+    """When the command is killed by signal 9 while its output is full and nobody reads it, its ranks are gone all the same."""
+    read, write = os.pipe()
+    with Script(f"import os\nos.dup2({write}, 1)\n{MAIN}", "run", "-n", "2", "yes", pass_fds=(write,)) as script:
+        os.close(write)
+        poll = select.poll()
+        poll.register(read, select.POLLIN)
+        assert poll.poll(20_000)
+        time.sleep(0.3)
+        script.process.kill()
+        result = script.finish()
+    os.close(read)
+    assert result.left == []
+
+
+def test_terminal_that_stops_background_output() -> None:
+    """Under `stty tostop` the output still comes, though what writes it is no foreground process."""
+    program = f"""
+        import os, pty, sys, termios
+        pid, terminal = pty.fork()
+        if pid == 0:
+            modes = termios.tcgetattr(1)
+            modes[3] |= termios.TOSTOP
+            termios.tcsetattr(1, termios.TCSANOW, modes)
+            os.execv(sys.executable, [sys.executable, "-c", {MAIN!r}, "run", "-n", "1", "echo", "hello"])
+        print(os.read(terminal, 1000).decode().strip())
+    """
+    with Script(program) as script:
+        script.wait_for("[0] hello")
+
+
 def test_ignored_signals() -> None:
     """A signal that is ignored from the start, as under nohup, stays so, here and in the ranks."""
     ignoring = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{MAIN}"

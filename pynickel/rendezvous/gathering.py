@@ -61,8 +61,8 @@ def exchange(data: bytes, launcher: Any = None, *, timeout: float | None = 60) -
 def late(found: Collection[int], row: Row, seconds: float) -> WaitTimeoutError:
     """The error of a deadline at which some ranks have told, and others have not."""
     absent = tuple(sorted(set(range(row.nranks)) - set(found)))
-    names = ", ".join(map(str, absent))
-    text = f"only {len(found)} of {row.nranks} ranks came to exchange() within {seconds:g} s; missing: rank{'s' * (len(absent) > 1)} {names}"
+    names = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+    text = f"only {len(found)} of {row.nranks} ranks came to exchange() within {seconds:g} s; missing: {names}"
     return WaitTimeoutError(text, missing=absent, function="rendezvous.exchange")
 
 
