@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -157,6 +158,22 @@ def test_wrong_mpirun(mpis: Callable[[str], mpi.Mpi]) -> None:
     assert "LauncherMismatchError: PMI_SIZE=2 promises 2 ranks, but MPI (mpi4py) says that there are 1" in done.stderr
     alone = starter.run(2, sys.executable, ONES, root=ROOT, PYNICKEL_LAUNCHER="single")
     assert alone.stdout.count("rank 0 of 1") == 2
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+def test_mpi_rank_that_never_comes(kind: str, mpis: Callable[[str], mpi.Mpi]) -> None:
+    """A rank that gave up at its deadline ends, and the job with it: MPI_Finalize would wait for the rank that never comes."""
+    program = """
+        import time
+        from mpi4py import MPI
+        from pynickel import rendezvous
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            time.sleep(300)
+        rendezvous.init(timeout=1)
+    """
+    done = mpis(kind).run(2, sys.executable, "-c", textwrap.dedent(program), root=ROOT)
+    assert done.returncode != 0 and "rank 0 of 2 heard nothing within 1 s" in done.stderr
+    assert "the MPI job is aborted" in done.stderr
 
 
 @pytest.mark.parametrize("script", ["mpi", "nccl"])

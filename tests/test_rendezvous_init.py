@@ -177,7 +177,8 @@ def test_mpi_ranks_meet() -> None:
 def test_mpi_rank_that_does_not_come() -> None:
     """A rank of MPI that does not call init() is no hang: the others end at the deadline."""
     told = fake_mpi.run(2, lambda comm: comm.rank == 0 and rendezvous.init(comm, timeout=0.3))
-    assert isinstance(told[0], WaitTimeoutError) and "within 0.3 s" in str(told[0])
+    assert isinstance(told[0], WaitTimeoutError) and "rank 0 of 2 heard nothing within 0.3 s: MPI's ranks" in str(told[0])
+    assert told[0].missing == () and "nobody came" not in str(told[0])
 
 
 @pytest.mark.parametrize(

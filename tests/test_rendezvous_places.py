@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pynickel import RendezvousError, rendezvous
+from pynickel import LauncherMismatchError, RendezvousError, rendezvous
 from pynickel.rendezvous import slurm, trust
 from pynickel.rendezvous.launcher import Place
 from pynickel.rendezvous.ways import master_port
@@ -67,6 +67,7 @@ def test_each_family(env: dict[str, str], expected: Place) -> None:
         ({**SRUN, **PMI}, "pmi"),
         ({**BATCH, **OPENMPI}, "openmpi"),
         ({**BATCH, **PMI}, "pmi"),
+        ({**BATCH, **PMI, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "", "SLURM_NPROCS": ""}, "pmi"),
         ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "7"}, "slurm"),
         ({**SRUN, "PMIX_RANK": "5", "PMIX_NAMESPACE": "slurm.pmix.1.0"}, "slurm"),
     ],
@@ -113,6 +114,23 @@ def test_half_a_family(env: dict[str, str], text: str) -> None:
     """Scenario 32 (c, e): variables that cannot be true are an error that names them, not a single process."""
     with pytest.raises(RendezvousError, match=text):
         trust.find(None, env)
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        (OPENMPI, "OMPI_COMM_WORLD_SIZE=6 promises 6 ranks.*'openmpi'"),
+        (PMI, "PMI_SIZE=3 promises 3 ranks"),
+        (SRUN, "SLURM_STEP_NUM_TASKS=7 promises 7 ranks"),
+    ],
+)
+def test_leftovers_that_make_every_rank_alone(env: dict[str, str], text: str) -> None:
+    """Scenario 36: RANK=0 and WORLD_SIZE=1 from another program do not turn each rank of a job into a job of its own."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    with pytest.raises(LauncherMismatchError, match=f"WORLD_SIZE=1 says that this process is alone, but {text}"):
+        trust.find(None, {**env, **alone})
+    assert trust.find("env", {**env, **alone}).nranks == trust.find("single", {**env, **alone}).nranks == 1
+    assert trust.find(None, {**BATCH, **alone}).launcher == "env" == trust.find(None, alone).launcher
 
 
 def test_half_a_family_beside_a_whole_one() -> None:

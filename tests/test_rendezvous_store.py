@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +102,37 @@ def test_strangers_get_nothing() -> None:
         guest = store.connect([(HERE, port)], KEY, 1, soon())
         assert guest.wait(0, soon()) == [b"secret"]
         guest.close(0, 0.0)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_stranger_that_never_ends() -> None:
+    """Who writes without end is cut off after a few bytes, and fills no memory."""
+    with serving(b"secret") as (server, port), socket.create_connection((HERE, port), 5) as stranger:
+        sent = 0
+        with pytest.raises(OSError):
+            while sent < 1 << 28:
+                sent += stranger.send(bytes(1 << 16))
+        assert server.strangers == 1 and sent < 1 << 25
+
+
+def test_no_descriptors_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When silent strangers have taken all descriptors, the oldest of them goes, and a rank comes in."""
+    accept = socket.socket.accept
+
+    def accepts_four(listener: socket.socket) -> Any:
+        if len(server._peers) >= 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    with serving(b"secret") as (server, port):
+        monkeypatch.setattr(socket.socket, "accept", accepts_four)
+        first = store.connect([(HERE, port)], KEY, 1, soon())
+        strangers = [socket.create_connection((HERE, port), 5) for _ in range(6)]
+        guest = store.connect([(HERE, port)], KEY, 1, soon())
+        assert guest.wait(0, soon()) == first.wait(0, soon()) == [b"secret"]
+        for connection in (guest, first):
+            connection.close(0, 0.0)
         for stranger in strangers:
             stranger.close()
 

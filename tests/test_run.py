@@ -39,13 +39,17 @@ def run(*arguments: str, **env: str) -> Result:
 
 def test_what_each_rank_is_told() -> None:
     """Each rank has its rank and size, global and local, one free port and one secret key for all, and nothing of an outer launcher's."""
-    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PYNICKEL_KEY TORCHELASTIC_RUN_ID PYNICKEL_LAUNCHER"
+    names = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT PYNICKEL_KEY TORCHELASTIC_RUN_ID PYNICKEL_LAUNCHER "
+        "OMPI_COMM_WORLD_RANK SLURM_PROCID"
+    )
     command = "echo " + " ".join(f"${{{name}-none}}" for name in names.split())
-    result = run("-n", "3", "--", "sh", "-c", command, TORCHELASTIC_RUN_ID="x", PYNICKEL_LAUNCHER="single", RANK="7")
+    outer = {"TORCHELASTIC_RUN_ID": "x", "PYNICKEL_LAUNCHER": "single", "RANK": "7", "OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "2"}
+    result = run("-n", "3", "--", "sh", "-c", command, **outer)
     assert (result.returncode, result.stderr) == (0, "")
     lines = sorted(line.split() for line in result.stdout.splitlines())
     assert [line[:6] for line in lines] == [[f"[{rank}]", str(rank), str(rank), "3", "3", "127.0.0.1"] for rank in range(3)]
-    assert len({tuple(line[6:8]) for line in lines}) == 1 and [line[8:] for line in lines] == [["none", "none"]] * 3
+    assert len({tuple(line[6:8]) for line in lines}) == 1 and [line[8:] for line in lines] == [["none"] * 4] * 3
     port, key = lines[0][6:8]
     assert len(key) == 64 and 15000 <= int(port) < 65536
     assert len({module.free_port() for _ in range(20)}) > 10
@@ -215,6 +219,37 @@ def test_reader_that_does_not_read() -> None:
         process.wait()
         os.close(write)
         os.close(read)
+
+
+def test_nothing_is_left_when_it_is_killed_and_nobody_reads() -> None:
+    """When the command is killed by signal 9 while its output is full and nobody reads it, its ranks are gone all the same."""
+    read, write = os.pipe()
+    with Script(f"import os\nos.dup2({write}, 1)\n{MAIN}", "run", "-n", "2", "yes", pass_fds=(write,)) as script:
+        os.close(write)
+        poll = select.poll()
+        poll.register(read, select.POLLIN)
+        assert poll.poll(20_000)
+        time.sleep(0.3)
+        script.process.kill()
+        result = script.finish()
+    os.close(read)
+    assert result.left == []
+
+
+def test_terminal_that_stops_background_output() -> None:
+    """Under `stty tostop` the output still comes, though what writes it is no foreground process."""
+    program = f"""
+        import os, pty, sys, termios
+        pid, terminal = pty.fork()
+        if pid == 0:
+            modes = termios.tcgetattr(1)
+            modes[3] |= termios.TOSTOP
+            termios.tcsetattr(1, termios.TCSANOW, modes)
+            os.execv(sys.executable, [sys.executable, "-c", {MAIN!r}, "run", "-n", "1", "echo", "hello"])
+        print(os.read(terminal, 1000).decode().strip())
+    """
+    with Script(program) as script:
+        script.wait_for("[0] hello")
 
 
 def test_ignored_signals() -> None:

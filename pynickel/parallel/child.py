@@ -74,7 +74,7 @@ class Child(Link, Commands):
     def _members(self) -> list[Child]:
         return [self]
 
-    def take(self, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         """Note what the child said (the keeper calls this)."""
         with news.changed:
             if message.kind == kinds.OBJECT:
@@ -87,10 +87,10 @@ class Child(Link, Commands):
                 self.done = True
             elif message.kind == kinds.FAILED:
                 told = json.loads(bytes(message.parts[0]))
-                self.fail(f"failed: {told['error']}", traceback=told["traceback"], follows=told["follows"])
+                self._fail(f"failed: {told['error']}", traceback=told["traceback"], follows=told["follows"])
             news.changed.notify_all()
 
-    def ended(self, exitcode: int, last_lines: str) -> None:
+    def _ended(self, exitcode: int, last_lines: str) -> None:
         """Note the end of the process (the keeper calls this)."""
         with news.changed:
             self.exitcode = exitcode
@@ -98,10 +98,10 @@ class Child(Link, Commands):
                 self.failure.exitcode = exitcode
             elif exitcode or not self.done:
                 stage = " after its work had returned" if self.done else "" if self.ready else " before it had started"
-                self.fail(end_in_words(exitcode) + stage, last_lines=last_lines)
+                self._fail(end_in_words(exitcode) + stage, last_lines=last_lines)
             news.changed.notify_all()
 
-    def fail(self, what: str, traceback: str = "", last_lines: str = "", follows: bool = False) -> None:
+    def _fail(self, what: str, traceback: str = "", last_lines: str = "", follows: bool = False) -> None:
         """Keep the failure for the next wait, unless it comes of the parent's ending this child."""
         text = f"{self.name} {what}{quoted('its traceback', traceback)}{quoted('its last lines on stderr', last_lines)}"
         error = ChildError(text, id=self.id, pid=self.pid, traceback=traceback, exitcode=self.exitcode)
@@ -112,7 +112,7 @@ class Child(Link, Commands):
                 news.add_failure(error)
             news.changed.notify_all()
 
-    def check_end(self, doing: str) -> None:
+    def _check_end(self, doing: str) -> None:
         """Raise ChildError if this child has failed or ended."""
         if news.holds(self.failure):
             return
@@ -122,9 +122,9 @@ class Child(Link, Commands):
             end = "its work has returned" if self.exitcode is None else f"it {end_in_words(self.exitcode)}"
             raise ChildError(f"{self.name} did not {doing}: {end}", id=self.id, pid=self.pid, exitcode=self.exitcode)
 
-    def lost(self, doing: str) -> NoReturn:
+    def _lost(self, doing: str) -> NoReturn:
         """Wait for the reason of a broken connection and raise it."""
         wait_for([self], lambda child: child.exitcode is not None, "say why its connection broke", Deadline(_ENDING))
         wait_for([self], lambda child: not news.holds(child.failure), "say why its connection broke", Deadline(_ENDING))
-        self.check_end(doing)
+        self._check_end(doing)
         raise ChildError(f"{self.name} cannot {doing}", id=self.id, pid=self.pid)

@@ -37,7 +37,7 @@ class Commands:
         deadline = Deadline(timeout)
         for child in members:
             child.running = True
-            child.push(kinds.EXEC, parts, deadline)
+            child._push(kinds.EXEC, parts, deadline)
 
     def join(self, message: object = None, timeout: float | None = None) -> None:
         """Meet the children: all get the message from their yield_ at once; wait until all have been there."""
@@ -47,7 +47,7 @@ class Commands:
         parts = serial.dump(message)
         for child in members:
             child.meeting += 1
-            child.push(kinds.JOIN, [child.meeting.to_bytes(8, "little"), *parts], deadline)
+            child._push(kinds.JOIN, [child.meeting.to_bytes(8, "little"), *parts], deadline)
         wait_for(members, lambda child: child.met >= child.meeting, "come to yield_", deadline)
 
     def send(self, value: object, *, timeout: float | None = None) -> None:
@@ -55,7 +55,7 @@ class Commands:
         parts = serial.dump(value)
         deadline = Deadline(timeout)
         for child in self._members():
-            child.push(kinds.OBJECT, parts, deadline)
+            child._push(kinds.OBJECT, parts, deadline)
 
     def sync(self, timeout: float | None = None) -> None:
         """Wait until the processes have ended, and remove them from `parallel.children`."""
@@ -93,7 +93,7 @@ def _ready(members: Sequence[Child]) -> list[Child]:
     news.raise_failure()
     ready = [child for child in members if child.inbox]
     if not ready and members and all(child.over for child in members):
-        members[0].check_end("send anything")
+        members[0]._check_end("send anything")
     return ready
 
 

@@ -60,7 +60,7 @@ class Keeper(threading.Thread):
             self._keep(process, stderr)
         except Exception as error:
             self._pass_signal(process, signal.SIGKILL)
-            self.child.ended(process.wait(), f"its messages could not be read: {error!r}")
+            self.child._ended(process.wait(), f"its messages could not be read: {error!r}")
             raise
         finally:
             os.close(stderr)
@@ -98,7 +98,7 @@ class Keeper(threading.Thread):
                 if not sources[descriptor]():
                     poll.unregister(descriptor)
                     del sources[descriptor]
-        self.child.ended(process.returncode, self.last_lines())
+        self.child._ended(process.returncode, self.last_lines())
 
     def last_lines(self) -> str:
         """The end of what it wrote on stderr."""
@@ -108,7 +108,7 @@ class Keeper(threading.Thread):
         """Take the messages that have come; False at the end."""
         try:
             for message in self.child.channel.arrived():
-                self.child.take(message)
+                self.child._take(message)
         except EOFError:
             return False
         return True

@@ -130,7 +130,7 @@ class KeeperAway(Keeper):
         self._lost = min(self._lost, time.monotonic() + _LOST)
         if time.monotonic() > self._lost:
             if process.poll() is None and self.child.failure is None:
-                self.child.fail(f"is lost: the connection to {self._remote.host} has ended")
+                self.child._fail(f"is lost: the connection to {self._remote.host} has ended")
             self._pass_signal(process, signal.SIGKILL)
 
     def _pass_signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:

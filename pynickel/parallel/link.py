@@ -82,15 +82,15 @@ class Link:
         """The process in words, with its pid."""
         raise NotImplementedError
 
-    def check_end(self, doing: str) -> None:
+    def _check_end(self, doing: str) -> None:
         """Raise if the process has ended or is ending, so that it cannot do what is waited for."""
         raise NotImplementedError
 
-    def lost(self, doing: str) -> NoReturn:
+    def _lost(self, doing: str) -> NoReturn:
         """Raise what explains why the connection is broken."""
         raise NotImplementedError
 
-    def push(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline) -> None:
+    def _push(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Send one message; the errors name the process."""
         news.raise_failure()
         try:
@@ -98,7 +98,7 @@ class Link:
         except TimeoutError:
             raise TimeoutError(f"{self.name} took no data for {deadline.seconds:g} s") from None
         except OSError:
-            self.lost("take a message")
+            self._lost("take a message")
 
 
 AnyLink = TypeVar("AnyLink", bound=Link)
@@ -124,7 +124,7 @@ def wait_for(
                 return
             if not may_end:
                 for link in missing:
-                    link.check_end(doing)
+                    link._check_end(doing)
             if deadline.left() <= 0:
                 news.raise_failure(whatever=True)
                 names = ", ".join(link.name for link in missing)

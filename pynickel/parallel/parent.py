@@ -68,7 +68,7 @@ class Parent(Link):
 
     def send(self, value: object, *, timeout: float | None = None) -> None:
         """Send an object to the parent; returns when the kernel has it."""
-        self.push(kinds.OBJECT, serial.dump(value), Deadline(timeout))
+        self._push(kinds.OBJECT, serial.dump(value), Deadline(timeout))
 
     def receive(self, into: Any = None, wait: bool = True, *, timeout: float | None = None) -> Any:
         """Return the next object that the parent sent.
@@ -83,7 +83,7 @@ class Parent(Link):
             deadline = Deadline(0)
             with news.changed:
                 if not self.inbox:
-                    self.check_end("send anything")
+                    self._check_end("send anything")
                     return None
         parts = self._take_from(self.inbox, "send anything", deadline)
         if into is None:
@@ -103,7 +103,7 @@ class Parent(Link):
         deadline = Deadline(timeout)
         number, *parts = self._take_from(self._meetings, "join", deadline)
         message = serial.load(parts)
-        self.push(kinds.JOINED, [bytes(number)], deadline)
+        self._push(kinds.JOINED, [bytes(number)], deadline)
         return message
 
     def setup(self) -> Setup:
@@ -117,14 +117,14 @@ class Parent(Link):
 
     def tell(self, kind: int, *parts: bytes) -> None:
         """Tell the parent how this child is doing."""
-        self.push(kind, parts, Deadline())
+        self._push(kind, parts, Deadline())
 
     def _take_from(self, queue: deque[list[bytearray]], doing: str, deadline: Deadline) -> list[bytearray]:
         with news.changed:
             wait_for([self], lambda _: bool(queue), doing, deadline)
             return queue.popleft()
 
-    def take(self, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         """Note what the parent said (the watcher calls this)."""
         queues = {kinds.OBJECT: self.inbox, kinds.JOIN: self._meetings}
         with news.changed:
@@ -137,11 +137,11 @@ class Parent(Link):
             self.gone = True
             news.changed.notify_all()
 
-    def check_end(self, doing: str) -> None:
+    def _check_end(self, doing: str) -> None:
         """Raise ConnectionError if the parent has gone."""
         if self.gone:
-            self.lost(doing)
+            self._lost(doing)
 
-    def lost(self, doing: str) -> NoReturn:
+    def _lost(self, doing: str) -> NoReturn:
         """Raise ConnectionError."""
         raise ConnectionError(f"{self.name} did not {doing}: it has closed the connection to this child")

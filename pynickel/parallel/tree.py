@@ -123,7 +123,7 @@ def _introduce(keepers: list[Keeper], args: list[bytes | memoryview], until: Dea
     for child in (keeper.child for keeper in keepers):
         here.children.add(child)
         setup = {"id": child.id, "parent_id": here.id, "timeout": deadline.default_timeout}
-        child.push(kinds.SETUP, [json.dumps(setup).encode(), *args], until)
+        child._push(kinds.SETUP, [json.dumps(setup).encode(), *args], until)
 
 
 def _forget(child: Child) -> None:

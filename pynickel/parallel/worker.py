@@ -162,7 +162,7 @@ class Watcher(threading.Thread):
             while os.getppid() == self.starter:
                 if poll.poll(_LOOK_UP):
                     for message in self.parent.channel.arrived():
-                        self.parent.take(message)
+                        self.parent._take(message)
         except EOFError:
             pass
         self._leave()

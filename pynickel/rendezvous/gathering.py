@@ -10,13 +10,14 @@ import socket
 import struct
 import time
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 from ..deadline import checked_timeout
-from ..errors import RendezvousError
+from ..errors import RendezvousError, WaitTimeoutError
 from . import trust, ways
 from .meeting import machine
-from .rows import GONE, Row, too_late
+from .rows import GONE, Row, unheard
 
 _HEAD = struct.Struct("!2sI")  # rows of a rendezvous begin with "["; these do not
 _MARK = b"ex"
@@ -29,7 +30,7 @@ def exchange(data: bytes, launcher: Any = None, *, timeout: float | None = 60) -
     """Every rank ends up with the bytes of all ranks, in rank order; all of them call it. No library is loaded.
 
     `launcher`, `timeout`: as for `init`. ValueError: more than about 50,000 bytes when compressed. WaitTimeoutError: `missing`
-    ranks did not come. RendezvousError: a rank went away before it had told.
+    ranks did not come (as for `init`). RendezvousError: a rank went away before it had told.
     """
     place = trust.find(launcher, os.environ)
     packed = zlib.compress(data)
@@ -50,12 +51,19 @@ def exchange(data: bytes, launcher: Any = None, *, timeout: float | None = 60) -
             rows = log.wait(known, until)
             found |= dict(map(opened, rows[known:]))
             if len(rows) == known and time.monotonic() >= until:
-                here = [row._replace(rank=rank) for rank in sorted(found)] or [row]
-                raise too_late(here, place.nranks, seconds, "exchange()")
+                raise late(found, row, seconds) if found else unheard(row, seconds, log.silence)
             known = len(rows)
     finally:
         log.close(place.nranks if len(found) == place.nranks else 0, until)
     return [found[rank] for rank in range(place.nranks)]
+
+
+def late(found: Collection[int], row: Row, seconds: float) -> WaitTimeoutError:
+    """The error of a deadline at which some ranks have told, and others have not."""
+    absent = tuple(sorted(set(range(row.nranks)) - set(found)))
+    names = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+    text = f"only {len(found)} of {row.nranks} ranks came to exchange() within {seconds:g} s; missing: {names}"
+    return WaitTimeoutError(text, missing=absent, function="rendezvous.exchange")
 
 
 def opened(data: bytes) -> tuple[int, bytes]:

@@ -23,7 +23,7 @@ from ..make import LARGEST, as_index, chosen
 from ..unique_id import UniqueId
 from . import devices, trust, ways
 from .launcher import Place
-from .rows import FAILED, GAVE_UP, READY, Row, Verdict, intruder, same_process, too_late, verdict
+from .rows import FAILED, GAVE_UP, READY, Row, Verdict, intruder, same_process, too_late, unheard, verdict
 
 _turns = itertools.count(1)  # rendezvous of this process: all ranks make the same ones in the same order
 _LINGER = 3.0  # seconds that rank 0 stays after a failure, for ranks that are still to come
@@ -46,7 +46,7 @@ def init(
 
     RendezvousError: two processes are one rank, the ranks' numbers, libraries or GPUs do not fit together, or one rank could not
     go on: every rank gets the same text, with a table of ranks. LauncherMismatchError: MPI knows another number of ranks than
-    the launcher. WaitTimeoutError: `missing` ranks did not come in time.
+    the launcher. WaitTimeoutError: `missing` ranks did not come in time (under MPI, which does not tell, it is empty).
     """
     limit = checked_timeout(timeout)
     seconds = math.inf if limit is None else limit
@@ -144,7 +144,8 @@ def decide(log: ways.Log, me: Introduction, until: float, seconds: float) -> Ver
             asked = True
             log.append(me.ready().to_bytes())
         elif time.monotonic() >= until and gave_up:
-            return Verdict(rows or [row], too_late(rows, row.nranks, seconds, "the others do not answer"))
+            late = too_late(rows, row.nranks, seconds, "the others do not answer") if rows else unheard(row, seconds, log.silence)
+            return Verdict(rows or [row], late)
         elif time.monotonic() >= until:
             gave_up, until = True, time.monotonic() + _LAST_WORD
             log.append(row._replace(what=GAVE_UP, text=f"gave up after {seconds:g} s").to_bytes())

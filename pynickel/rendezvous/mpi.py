@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import logging
+import sys
 import time
 from array import array
 from collections.abc import Iterator
@@ -18,7 +20,8 @@ NAME = "mpi"
 FAMILIES = (openmpi.OPENMPI, mvapich.MVAPICH, hydra.PMI)
 _PROMISES = (*FAMILIES, slurm.SLURM, torchrun.ENV)
 _FIRST_PAUSE, _LONGEST_PAUSE = 20e-6, 2e-3
-_abandoned: list[Any] = []  # buffers of exchanges that MPI may still be busy with after a deadline
+_PATIENCE = 2.0  # seconds at the end of the program for an exchange that was given up
+_abandoned: list[tuple[Any, Any, Any]] = []  # exchanges that MPI may still be busy with after a deadline, and their buffers
 log = logging.getLogger("pynickel")
 
 
@@ -94,9 +97,39 @@ def carries(launcher: Any, found: Place, env: Environment) -> bool:
     return True
 
 
+def abandon(comm: Any, steps: Any, request: Any) -> None:
+    """Keep what MPI may still write into, and see to it that the program's end does not wait for it."""
+    if not _abandoned:
+        atexit.register(end_job)
+    _abandoned.append((comm, steps, request))
+
+
+def end_job() -> None:
+    """Abort the MPI job if an exchange is still in progress: MPI_Finalize would wait, for ever, for a rank that may never come."""
+    until = time.monotonic() + _PATIENCE
+    for comm, _, request in _abandoned:
+        if not type(comm).__module__.startswith("mpi4py") or communicator_is_gone():
+            continue
+        while not request.Test():
+            if time.monotonic() >= until:
+                sys.stderr.write("pynickel: the MPI job is aborted: it cannot end while a rank has not come to rendezvous.init()\n")
+                sys.stderr.flush()
+                comm.Abort(1)
+            time.sleep(_LONGEST_PAUSE)
+
+
+def communicator_is_gone() -> bool:
+    """Whether the program has finalized MPI itself."""
+    from mpi4py import MPI
+
+    return bool(MPI.Is_finalized())
+
+
 class MpiLog:
     """Rows by exchanges among all ranks: first everybody's, so that a rank that cannot go on says so instead of being waited for in a
     broadcast, then rank 0's last one."""
+
+    silence = "MPI's ranks tell each other when all have come, so which of them has not is not known"
 
     def __init__(self, comm: Any) -> None:
         self._comm, self._n, self._rank = comm, int(comm.Get_size()), int(comm.Get_rank())
@@ -128,7 +161,7 @@ class MpiLog:
             self._request = self._comm.Ibarrier()
             self._test(until)
         elif self._request is not None:
-            _abandoned.append((self._steps, self._request))
+            abandon(self._comm, self._steps, self._request)
 
     def _exchange(self, row: bytes) -> Iterator[Any]:
         """Yield the request of each step: how long the rows are, then the rows, filled up to the longest."""

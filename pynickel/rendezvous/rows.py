@@ -135,6 +135,12 @@ def too_late(rows: Sequence[Row], nranks: int, seconds: float, where: str) -> Wa
     return WaitTimeoutError(f"{text}\n{table([row for row in rows if row.what == HERE])}", missing=absent, function="rendezvous.init")
 
 
+def unheard(row: Row, seconds: float, why: str) -> WaitTimeoutError:
+    """The error of a deadline at which not one row has come back; which ranks are missing is not known then."""
+    text = f"rank {row.rank} of {row.nranks} heard nothing within {seconds:g} s: {why}\n{table([row])}"
+    return WaitTimeoutError(text, missing=(), function="rendezvous.init")
+
+
 def _names(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks[:20]))}{' ...' * (len(ranks) > 20)}"
 

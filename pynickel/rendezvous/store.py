@@ -25,6 +25,8 @@ Address = tuple[str, int]
 class Server:
     """Rank 0's side: the log itself. It works only while `wait` or `close` runs, and has no thread."""
 
+    silence = ""  # its own row is always there
+
     def __init__(self, listening: list[socket.socket], key: bytes, turn: int, gone: Callable[[bytes], bytes | None]) -> None:
         self._rows: list[bytes] = []
         self._key, self._turn, self._gone = key, turn, gone
@@ -75,12 +77,23 @@ class Server:
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection = listener.accept()[0]
-        except OSError:
-            return  # it was gone again
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._make_room()
+            return  # else it was gone again
         peer = Peer(Wire(connection), self._key, self._turn)
         self._peers[connection] = peer
         self._selector.register(connection, selectors.EVENT_READ)
         self._feed(peer)
+
+    def _make_room(self) -> None:
+        """Without descriptors for those who come, the one that has said nothing for longest must go; a rank would come again."""
+        strangers = (peer for peer in self._peers.values() if peer.is_stranger)
+        silent = next(strangers, None)
+        if silent is None:
+            time.sleep(_PAUSE)  # only ranks are here: some of them may leave
+        else:
+            self._drop(silent)
 
     def _serve(self, peer: Peer) -> None:
         """Take what a peer sends, and send what it has not got; a peer that is gone before the end is a row as well."""
@@ -115,6 +128,8 @@ class Server:
 
 class Guest:
     """Another rank's side: connected to rank 0's log."""
+
+    silence = "rank 0 does not answer"
 
     def __init__(self, client: Client, where: str) -> None:
         self._client, self._where = client, where

@@ -38,6 +38,8 @@ def torch_is_there() -> bool:
 class AgentLog:
     """The rows of one rendezvous in the store of torchrun's agent: a counter gives each its number."""
 
+    silence = "torchrun's store does not answer"
+
     def __init__(self, env: Environment, turn: int, until: float) -> None:
         host, port = env[ADDRESS], int(env[PORT])
         left = min(max(until - time.monotonic(), 1.0), _LONGEST_WAIT)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import RendezvousError
+from ..errors import LauncherMismatchError, RendezvousError
 from . import hydra, mpi, pmix, slurm, torchrun
 from .launcher import Environment, Launcher, Place
 
@@ -69,10 +69,25 @@ def detect(env: Environment) -> Place:
             broken.append(error)
             continue
         if found is not None:
+            check_alone(found, env)
             return found
     if broken:
         raise broken[0]
     return ALONE
+
+
+def check_alone(found: Place, env: Environment) -> None:
+    """LauncherMismatchError where RANK and WORLD_SIZE, left over from elsewhere, would make each rank of a job a job of its own."""
+    if found.launcher != torchrun.ENV.name or found.nranks > 1:
+        return
+    promised, variable = mpi.promise({name: value for name, value in env.items() if name not in torchrun.ENV.nranks})
+    if promised is None or promised.nranks == 1 or (promised.launcher == slurm.SLURM.name and not slurm.started_by_srun(env)):
+        return
+    raise LauncherMismatchError(
+        f"WORLD_SIZE=1 says that this process is alone, but {variable}={promised.nranks} promises {promised.nranks} ranks: are RANK and "
+        f"WORLD_SIZE left over from another program? Unset them, or choose by launcher= or {CHOICE}: {promised.launcher!r} for these "
+        "ranks, 'single' for one process on purpose"
+    )
 
 
 def readers(env: Environment) -> list[Callable[[Environment], Place | None]]:
@@ -86,7 +101,10 @@ def _pmi(env: Environment) -> Place | None:
     found = hydra.PMI.read(env)
     if found is None or not slurm.started_by_srun(env):
         return found
-    by_slurm = slurm.read(env)
+    try:
+        by_slurm = slurm.read(env)
+    except RendezvousError:
+        return found  # leftovers of Slurm's, which say nothing against the process manager
     return None if by_slurm and by_slurm[:2] == found[:2] else found
 
 

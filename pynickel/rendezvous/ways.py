@@ -20,7 +20,9 @@ _ANYWHERE = "0.0.0.0"
 
 
 class Log(Protocol):
-    """Rows of all ranks, in one order that all see alike."""
+    """Rows of all ranks, in one order that all see alike. `silence`: what it means when none comes."""
+
+    silence: str
 
     def append(self, row: bytes) -> None:
         """Add a row."""

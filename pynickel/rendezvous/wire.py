@@ -114,8 +114,9 @@ class Peer:
     def receive(self) -> list[bytes]:
         """Rows that have come; BadKeyError, EOFError, OSError or ValueError when this is no rank any more."""
         ended = False
+        most = _PROOF.size if self._told is None else _SIZE.size + _LONGEST + _MARK  # what is more can wait: it may never end
         try:
-            while self.wire.pull():
+            while len(self.wire.come) < most and self.wire.pull():
                 continue
         except EOFError:
             ended = True
@@ -123,6 +124,11 @@ class Peer:
         if ended and not rows:
             raise EOFError("the connection was closed")
         return rows
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has not proved that it has the key."""
+        return self._told is None
 
     def send(self, rows: Sequence[bytes]) -> bool:
         """Queue what it has not got and hand over what the kernel takes; whether something is left."""

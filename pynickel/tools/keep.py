@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -58,6 +59,7 @@ class Rank:
 def begin(keeper: int) -> None:
     """In the child: a process group of its own, for signals, but not a session: Linux hands a core over within a session only
     (sched_autogroup), and ranks that outnumber the cores wait for each other by giving theirs away."""
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     os.setpgrp()
     watch.end_with_parent(keeper)
 
@@ -72,6 +74,7 @@ class Ranks:
         self.signals: list[int] = []  # that have come and are not yet passed on
         self.stages: list[tuple[float, int]] = []  # when the ranks get which signal, soonest first
         self.asked = False  # a signal has asked for the end
+        self.launcher = select.poll()  # readable once the launcher is gone
 
     def keep(self, launcher: int) -> int:
         """Run all ranks to their end and return the exit status; `launcher` is readable once the launcher is gone."""
@@ -83,9 +86,11 @@ class Ranks:
         for number in watch.heard():
             signal.signal(number, lambda number, frame: self.signals.append(number))
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # under `stty tostop` our output would stop us: we are in the background
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watch.PASSED_ON)
         selector.register(waker, selectors.EVENT_READ)
         selector.register(launcher, selectors.EVENT_READ)
+        self.launcher.register(launcher, select.POLLIN)
         try:
             if status := self._start(selector):
                 return status
@@ -217,8 +222,8 @@ class Ranks:
         return 128 - status if status < 0 else status
 
     def _is_ending(self) -> bool:
-        """Whether a signal has come that asks for the end, or may."""
-        return self.asked or bool(self.signals)
+        """Whether nobody waits for our output: a signal has come that asks for the end, or may, or the launcher was killed."""
+        return self.asked or bool(self.signals) or bool(self.launcher.poll(0))
 
     def _kill_all(self) -> None:
         for rank in self.ranks:

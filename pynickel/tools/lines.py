@@ -26,7 +26,7 @@ def write(out: int, data: bytes | memoryview, stop: Callable[[], bool]) -> None:
     data = memoryview(data)
     with contextlib.suppress(OSError):
         while data:
-            if poll.poll(0 if stop() else _GLANCE):
+            if poll.poll(0) or poll.poll(0 if stop() else _GLANCE):
                 data = data[os.write(out, data[: select.PIPE_BUF]) :]  # so much fits, and the call does not wait
             elif stop():
                 return

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import click
 
+from ..rendezvous import trust
 from . import watch
 from .keep import Ranks
 
@@ -20,6 +21,7 @@ _LOWEST_PORT = 15000
 # What another launcher has set for this process says nothing true about its children.
 _FOREIGN = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 _OURS = ("PYNICKEL_LAUNCHER", "PYNICKEL_RENDEZVOUS")
+_PLACES = frozenset(name for family in trust.FAMILIES.values() for names in family[1:5] for name in names)
 
 
 @click.command(
@@ -54,7 +56,7 @@ def share(ranks: Ranks) -> None:
 
 def environment(env: Mapping[str, str], rank: int, nranks: int) -> dict[str, str]:
     """The environment of one rank, but for what the ranks share."""
-    kept = {name: value for name, value in env.items() if not name.startswith(_FOREIGN) and name not in _OURS}
+    kept = {name: value for name, value in env.items() if not name.startswith(_FOREIGN) and name not in _OURS and name not in _PLACES}
     kept.setdefault("PYTHONUNBUFFERED", "1")  # a line shows when it is written, and is not lost when the rank is killed
     return {**kept, "RANK": str(rank), "WORLD_SIZE": str(nranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(nranks)}
 

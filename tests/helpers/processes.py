@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Result(NamedTuple):
 class Script:
     """A running script, in a session of its own. Leaving the `with` block kills all that is left of it."""
 
-    def __init__(self, source: str | Path, *args: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, source: str | Path, *args: str, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pynickel-test-")
         self.folder = Path(self._folder.name)
         if isinstance(source, Path):
@@ -59,6 +59,7 @@ class Script:
                 stderr=err,
                 env=given,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         self._begun = time.monotonic()
 
