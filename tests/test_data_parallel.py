@@ -1,4 +1,4 @@
-"""DataParallel; the ranks' part is in helpers/data_parallel_claims.py."""
+"""DataParallel; the ranks' part is in helpers/data_parallel_claims.py and data_parallel_graphs.py."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Claims = Callable[[str], None]
 @pytest.fixture(scope="module")
 def claims() -> Claims:
     """Four ranks have gone through helpers/data_parallel_claims.py; raises what went wrong with a claim."""
-    return torch_claims.checker("helpers.data_parallel_claims")
+    return torch_claims.checker("data_parallel_claims")
 
 
 def test_as_one_process(claims: Claims) -> None:
@@ -77,3 +77,55 @@ def test_disabled(claims: Claims) -> None:
 def test_refusals(claims: Claims) -> None:
     """Wrong types and shapes are refused by name."""
     claims("refusals")
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Claims:
+    """The same for helpers/data_parallel_graphs.py."""
+    return torch_claims.checker("data_parallel_graphs")
+
+
+def test_second_derivatives(graphs: Claims) -> None:
+    """Gradients of gradients are those of one process, with the whole batch's loss on every rank and with each share's own."""
+    graphs("second_derivatives")
+    graphs("second_derivatives_of_shares")
+
+
+def test_kept_graphs(graphs: Claims) -> None:
+    """retain_graph, checkpoints and shared parameters."""
+    graphs("kept_graphs")
+
+
+def test_ranks_differ(graphs: Claims) -> None:
+    """Ranks that use a part of the parameters, or none, go back together with the others."""
+    graphs("ranks_differ")
+
+
+def test_in_place(graphs: Claims) -> None:
+    """Layers that work in place may be first in the wrapped part, and next behind it."""
+    graphs("in_place")
+
+
+def test_mixed_types(graphs: Claims) -> None:
+    """float64, float32, bfloat16 and float16 parameters in one module."""
+    graphs("mixed_types")
+
+
+def test_other_containers(graphs: Claims) -> None:
+    """Subclasses of dict, and data classes."""
+    graphs("other_containers")
+
+
+def test_apply_draws(graphs: Claims) -> None:
+    """apply with random numbers does not leave the ranks apart."""
+    graphs("apply_draws")
+
+
+def test_no_gradients(graphs: Claims) -> None:
+    """no_grad, inference mode, eval, frozen modules."""
+    graphs("no_gradients")
+
+
+def test_troubles(graphs: Claims) -> None:
+    """Exceptions in the middle of backward, sparse gradients, a closed communicator."""
+    graphs("troubles")

@@ -1,4 +1,4 @@
-"""The training helpers on NumPy arrays: shares of data, agreed steps, averaged gradients, equal parameters, batch statistics."""
+"""The training helpers on NumPy arrays: agreed steps, averaged gradients, equal parameters, batch statistics."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -15,54 +15,6 @@ from pynickel import training
 from pynickel.training import buckets
 
 
-@pytest.mark.parametrize("nranks", [1, 2, 3, 4, 7, 15])
-def test_shards_are_the_whole(nranks: int) -> None:
-    """The shares of 13 items are parts of one order: "uneven" has each item once, "drop" leaves the last, "pad" repeats the first."""
-    order = np.random.default_rng(5).permutation(13)
-    shares = {how: [training.shard(13, rank, nranks, 5, remainder=how) for rank in range(nranks)] for how in ("drop", "pad", "uneven")}
-    assert np.concatenate(shares["uneven"]).tolist() == order.tolist()
-    assert [len(share) for share in shares["uneven"]] == [13 // nranks + (rank < 13 % nranks) for rank in range(nranks)]
-    assert np.concatenate(shares["drop"]).tolist() == order[: 13 // nranks * nranks].tolist()
-    each = -(-13 // nranks)
-    assert {len(share) for share in shares["pad"]} == {each}
-    assert np.concatenate(shares["pad"]).tolist() == np.concatenate([order, order])[: each * nranks].tolist()
-
-
-def test_shard_of_arrays_and_sequences() -> None:
-    """Arrays give arrays, anything with a length and items gives a lazy sequence of the same items, another epoch another order."""
-    rows = np.arange(20).reshape(10, 2)
-    mine = training.shard(10, 1, 3, [4, 0], remainder="uneven")
-    np.testing.assert_array_equal(training.shard(rows, 1, 3, [4, 0], remainder="uneven"), rows[mine])
-    items = training.shard([str(i) for i in range(10)], 1, 3, [4, 0], remainder="uneven")
-    assert list(items) == [str(i) for i in mine] and items[-1] == str(mine[-1]) and list(items[1:]) == list(items)[1:]
-    assert len(items) == len(mine) and items.indices.tolist() == mine.tolist()
-    assert training.shard(10, 1, 3, [4, 1], remainder="uneven").tolist() != mine.tolist()
-    assert training.shard(10, 1, 3, shuffle=False).tolist() == [3, 4, 5]
-    assert training.shard([], 0, 2, remainder="pad").indices.size == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((10, 3, 3), "rank must be 0 to 2 with 3 ranks, not 3"),
-        ((10, 0, 0), "nranks must be at least 1, not 0"),
-        ((-1, 0, 1), "at least 0 as a number of items, not -1"),
-        ((10, 0, 2, 0, True, "loose"), "remainder must be one of drop, pad, uneven, not 'loose'"),
-    ],
-)
-def test_shard_refuses(arguments: tuple[Any, ...], words: str) -> None:
-    """A share that cannot be is refused by name."""
-    with pytest.raises(ValueError, match=words):
-        training.shard(*arguments)
-
-
-def test_shard_refuses_types() -> None:
-    """What has no length and no shape, and ranks that are no ints, are TypeErrors."""
-    for arguments in ((None, 0, 1), (10, True, 2), (10, 0, 2.0)):
-        with pytest.raises(TypeError, match="must"):
-            training.shard(*arguments)
-
-
 def caught(call: Any, *arguments: Any, **options: Any) -> Any:
     """The exception of a call."""
     try:
@@ -75,6 +27,7 @@ def all_steps(comm: pynickel.Communicator) -> list[Any]:
     """What rank 0 with 3 batches and the others with 4 agree on."""
     n = 3 if comm.rank == 0 else 4
     agreed = [caught(training.agree_on_steps, comm, n, policy) for policy in ("min", "pad", "error")]
+    assert training.agree_on_steps(comm, np.int64(comm.rank), "min") == 0 == training.agree_on_steps(comm, 0, "pad")
     return [*agreed, training.agree_on_steps(comm, 5, "error"), caught(training.agree_on_steps, comm, comm.rank, "pad")]
 
 
@@ -167,6 +120,7 @@ def averaging(comm: pynickel.Communicator) -> dict[str, Any]:
         "dict": averaged(pair),
         "weights": averaged([np.array([1.0 + r]), np.array([5.0 * r])], own),
         "all weights": averaged([np.array([1.0 + r])], [3, 1]),
+        "an array of weights": averaged([np.array([1.0 + r])], np.array([3, 1])),
         "one with a weight": averaged(np.array([1.0 + r]), own),
         "sums": averaged([np.array([1.0 + r])], own, reduction="sum"),
         "complex": averaged([np.array([1 + 2j, 3j]) * (1 + r), np.array(1j * r, np.complex64)]),
@@ -196,7 +150,7 @@ def test_averages() -> None:
     for found in run(2, averaging):
         expected = {
             "one": [3, 6], "one in NCCL's memory": [1.5, 1.5], "weights": [1.25], "all weights": [1.25], "one with a weight": [1.25],
-            "sums": [0.75], "float16": [40000] * 2, "bfloat16": [256], "still fine": [0.5] * 3,
+            "an array of weights": [1.25], "sums": [0.75], "float16": [40000] * 2, "bfloat16": [256], "still fine": [0.5] * 3,
         }  # fmt: skip
         for name, values in expected.items():
             got = found[name][0] if isinstance(found[name], list) else found[name]
@@ -221,6 +175,8 @@ def test_averages() -> None:
         (np.ones(2), {"weights": "many"}, "weights must be a number of samples"),
         (np.ones(2), {"reduction": "max"}, "reduction must be one of mean, sum, not 'max'"),
         ([[1.0, 2.0]], {}, "must be arrays of NumPy or CuPy, tensors of torch, or a torch module, not list"),
+        (np.broadcast_to(1.0, 3), {}, r"arrays\[0\] of shape \(3,\) would be changed in place, but is read-only"),
+        ([np.ones(2), np.frombuffer(bytes(8))], {}, r"arrays\[1\] of shape \(1,\) would be changed in place"),
         (5, {}, "must be a torch module, an array, or a list or dict of arrays, not int"),
     ],
 )
@@ -261,6 +217,10 @@ def stepping(comm: pynickel.Communicator) -> list[Any]:
     lost = training.parameter_error(comm, [np.array([1.0, np.nan if r == 1 else 1.0])])
     training.broadcast_parameters(comm, parameters, root=2)
     same = training.parameter_error(comm, [*parameters, np.array([0.1, 1 / 3, 1e-300])])
+    frozen = [np.frombuffer(bytes(8)), np.zeros((2, 4))[:, ::2]]
+    frozen[1].flags.writeable = False
+    refused = [str(caught(training.broadcast_parameters, comm, [one], root=comm.nranks)) for one in frozen]
+    assert all("would be changed in place" in words for words in refused)
     return [apart, lost, same, [array.tolist() for array in parameters], training.parameter_error(comm, [])]
 
 

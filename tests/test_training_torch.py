@@ -16,7 +16,7 @@ Claims = Callable[[str], None]
 @pytest.fixture(scope="module")
 def claims() -> Claims:
     """Four ranks have gone through helpers/training_claims.py; raises what went wrong with a claim."""
-    return torch_claims.checker("helpers.training_claims")
+    return torch_claims.checker("training_claims")
 
 
 def test_same_curve(claims: Claims) -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,8 +14,9 @@ from torch.func import functional_call
 
 from .kinds import check_side, made
 from .replicas import broadcast_parameters
+from .shares import whole_number
 from .torch_arrays import Torch
-from .torch_functions import Joined, Replicas, Share, all_reduced
+from .torch_functions import Anchored, Entrance, Joined, all_reduced, share
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -25,7 +28,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
     """`module`, run by all ranks of `comm` together, each on its share of the batch.
 
     Every rank runs the same program. Before the first forward all get rank 0's parameters and buffers. `scaling`: "strong",
-    every rank passes the same full batch, a tensor or a tuple, list or dict of tensors, and takes its share of dimension
+    every rank passes the same full batch, a tensor or a tuple, list, dict or dataclass of tensors, and takes its share of dimension
     `dim`, the first ranks one more; fewer items than ranks leave some with an empty one. "weak", every rank passes a batch of
     its own, and all of it is its share. Other arguments, numbers say, reach the module as they are.
 
@@ -53,8 +56,7 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, not {type(module).__name__}")
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise TypeError(f"dim must be an int, not {dim!r}")
+        dim = whole_number("dim", dim)
         if scaling not in SCALINGS:
             raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {scaling!r}")
         if gather_output and scaling == "weak":
@@ -75,30 +77,54 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             return self.module(*args, **options)
         if not self._in_step:
             self.synchronize()
-        total = batch_size((args, options), self.dim)
+        given, total = (args, options), batch_size((args, options), self.dim)
+        trained, crossing = self._trained(), []
+        if self.scaling == "strong" and torch.is_grad_enabled():
+            on_tensors(given, lambda tensor: crossing.append(tensor) if tensor.requires_grad else None)
+        entered = Entrance.apply(self.comm, self.dim, len(crossing), *crossing, *trained.values()) if crossing or trained else ()
         if self.scaling == "strong":
-            args, options = on_tensors((args, options), lambda tensor: Share.apply(tensor, self.comm, self.dim))
-        self._note_share(batch_size((args, options), self.dim), total)
-        result = self._run(args, options)
-        if not self.gather_output:
-            return result
-        own = batch_size((args, options), self.dim)
-        return on_tensors(result, lambda tensor: Joined.apply(checked_output(tensor, own, self.dim), self.comm, self.dim, total))
+            given = self._shares(given, iter(entered[: len(crossing)]))
+        own = batch_size(given, self.dim)
+        self._note_share(own, total)
+        if trained:
+            replicas = dict(zip(trained, entered[len(crossing) :], strict=True))
+            result = functional_call(self.module, replicas, *given)
+        else:
+            result = self.module(*given[0], **given[1])
+        return on_tensors(result, lambda tensor: self._output(tensor, entered[0] if entered else None, own, total))
+
+    def _shares(self, given: Any, crossing: Iterator[Any]) -> Any:
+        """This rank's shares of the arguments; those through which gradients go back are ready."""
+        graph = torch.is_grad_enabled()
+        return on_tensors(
+            given, lambda tensor: next(crossing) if graph and tensor.requires_grad else share(tensor, self._communicator(), self.dim)
+        )
+
+    def _output(self, tensor: Any, entrance: Any, own: int, total: int) -> Any:
+        """An output for the caller: the whole batch, or the share."""
+        anchor = entrance if tensor.is_floating_point() or tensor.is_complex() else None
+        if self.gather_output:
+            return Joined.apply(checked_output(tensor, own, self.dim), anchor, self.comm, self.dim, total)
+        return tensor if anchor is None else Anchored.apply(tensor, anchor)
 
     def synchronize(self) -> None:
         """Give all ranks rank 0's parameters and buffers; all ranks call it. The first forward does so by itself."""
         broadcast_parameters(self._communicator(), self.module)
         self._in_step = True
 
-    def _run(self, args: Any, options: Any) -> Any:
-        """The module with parameters whose gradients come back summed."""
+    def apply(self, function: Any) -> Any:
+        """As of any module; since the function may draw random numbers, the next forward gives all ranks rank 0's."""
+        self._in_step = False
+        return super().apply(function)
+
+    def _trained(self) -> dict[str, Any]:
+        """The parameters whose gradients are wanted, by name."""
+        if not torch.is_grad_enabled():
+            return {}
         trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
-        if not trained or not torch.is_grad_enabled():
-            return self.module(*args, **options)
         for parameter in trained.values():
             check_side(self._communicator(), made(Torch), parameter)
-        replicas = Replicas.apply(self.comm, *trained.values())
-        return functional_call(self.module, dict(zip(trained, replicas, strict=True)), args, options)
+        return trained
 
     def _note_share(self, own: int, total: int) -> None:
         """What part of the batch is this rank's."""
@@ -135,8 +161,18 @@ def on_tensors(thing: Any, change: Callable[[Any], Any]) -> Any:
         return type(thing)(*(on_tensors(one, change) for one in thing))
     if isinstance(thing, (list, tuple)):
         return type(thing)(on_tensors(one, change) for one in thing)
+    if isinstance(thing, (dict, UserDict)):  # of its own class, which may have more than a dict has
+        changed = copy.copy(thing)
+        for name, one in thing.items():
+            changed[name] = on_tensors(one, change)
+        return changed
     if isinstance(thing, Mapping):
         return {name: on_tensors(one, change) for name, one in thing.items()}
+    if is_dataclass(thing) and not isinstance(thing, type):
+        other = copy.copy(thing)
+        for field in fields(thing):
+            object.__setattr__(other, field.name, on_tensors(getattr(thing, field.name), change))  # a frozen one too
+        return other
     return thing
 
 

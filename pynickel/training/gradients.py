@@ -21,7 +21,7 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
 
     `arrays`: gradients as an array, or a list or dict of arrays (NumPy, CuPy or torch), or a torch module or its parameters,
     whose `.grad` are meant. All ranks pass the same shapes in the same order. `weights`: how many samples are behind this
-    rank's gradients, or a list with the number of each rank; then the result is what one process with all samples has, and
+    rank's gradients, or a list or array with the number of each rank; then the result is what one process with all samples has, and
     the gradients of a rank without any, NaN perhaps, are not looked at. Without it ranks count alike. `reduction`: what this
     rank's gradients are of its samples, "mean" or "sum" (as a loss has it); sums are divided by the number of all samples,
     or of ranks, without being multiplied first.
@@ -36,6 +36,7 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
     kind, likes, grads, parameters = collected(arrays, owner)
     if not likes:
         return
+    kinds.check_writable(kind, [grad for grad in grads if grad is not None])
     factor = 1.0 if weight is None or reduction == "sum" else weight
     divisor = comm.nranks if weight is None else total
     if not parameters and divisor is not None and alone(kind, likes):
@@ -77,7 +78,10 @@ def checked_weights(comm: Communicator, weights: Any) -> tuple[float | None, flo
     """This rank's weight, and the sum of all if it is known."""
     if weights is None:
         return None, None
-    if isinstance(weights, (str, bytes)) or hasattr(weights, "shape") and weights.shape:
+    axes = len(weights.shape) if hasattr(weights, "shape") else 0
+    if axes == 1:
+        weights = weights.tolist()
+    if isinstance(weights, (str, bytes)) or axes > 1:
         raise TypeError(f"weights must be a number of samples or a list with one for each rank, not {weights!r}")
     if not isinstance(weights, Sequence):
         return checked_weight(weights), None

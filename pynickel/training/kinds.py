@@ -47,6 +47,10 @@ class Kind:
         """Whether the library can work on it where it is."""
         return is_dense(array.shape, array.strides, array.itemsize)
 
+    def is_writable(self, array: Any) -> bool:
+        """Whether it may be changed."""
+        return bool(array.flags.writeable)
+
     def plain(self, array: Any) -> Any:
         """The array without what follows its uses."""
         return array
@@ -121,6 +125,10 @@ class CuPy(Kind):
         """Whether the device is a GPU."""
         return True
 
+    def is_writable(self, array: Any) -> bool:
+        """CuPy has no arrays that may only be read."""
+        return True
+
     def stream(self, place: Any) -> Any:
         """The stream on which the arrays are used."""
         return self.xp.cuda.get_current_stream()
@@ -141,6 +149,8 @@ def kind_of(array: Any) -> Kind:
     if is_torch(array, "Tensor"):
         from .torch_arrays import Torch
 
+        if str(array.layout) != "torch.strided" or array.device.type == "meta":
+            raise TypeError(f"arrays must be dense and hold values, not a tensor of {array.layout} on {array.device}")
         return made(Torch)
     for module, kind in (("cupy", CuPy), ("numpy", Kind)):
         library = sys.modules.get(module)
@@ -194,3 +204,13 @@ def check_side(comm: Communicator, kind: Kind, array: Any) -> None:
     if on_gpu is (comm.library.kind == "host"):
         here, there = ("a GPU", "the CPU") if on_gpu else ("the CPU", "a GPU")
         raise ValueError(f"the {kind.name} arrays are on {here}, and the {comm.library.kind} library works on {there}: copy them there")
+
+
+def check_writable(kind: Kind, arrays: Sequence[Any]) -> None:
+    """Refuse arrays that cannot be changed in place, before any rank waits for another."""
+    for number, array in enumerate(arrays):
+        if not kind.is_writable(array):
+            raise ValueError(
+                f"arrays[{number}] of shape {tuple(array.shape)} would be changed in place, but is read-only or has elements "
+                "that share memory; pass a copy"
+            )

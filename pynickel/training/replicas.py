@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import batch
 from . import kinds
-from .kinds import Kind, check_side, real_size
+from .kinds import Kind, check_side, check_writable, real_size
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -27,6 +27,8 @@ def broadcast_parameters(comm: Communicator, arrays: Any, root: int = 0) -> None
     found = [array for array in found if kind.size(array)]
     for array in found:
         check_side(comm, kind, array)
+    if comm.rank != root:
+        check_writable(kind, found)
     dense = [array if kind.is_dense(array) else kind.dense_copy(array) for array in found]
     with batch.group():
         for array in dense:

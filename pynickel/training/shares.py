@@ -39,12 +39,14 @@ def shard(data: Any, rank: int, nranks: int, seed: int | Sequence[int] = 0, shuf
     data: "drop" leaves the last items of the order out, "pad" begins again with the first ones, "uneven" gives the first
     ranks one more. With "drop" and "pad" all shares have the same length. No rank talks to another.
     """
-    check_place(rank, nranks)
-    total = data if isinstance(data, int) and not isinstance(data, bool) else length(data)
+    rank, nranks = checked_place(rank, nranks)
+    if is_number := hasattr(data, "__index__") and not isinstance(data, bool) and not getattr(data, "shape", ()):
+        data = int(data.__index__())
+    total = data if is_number else length(data)
     if total < 0:
         raise ValueError(f"data must be at least 0 as a number of items, not {total}")
     indices = own(order(total, seed, shuffle), rank, nranks, remainder)
-    if isinstance(data, int):
+    if is_number:
         return indices
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         return data[indices]  # NumPy, CuPy and torch all take NumPy's indices
@@ -82,15 +84,21 @@ def stretch(total: int, rank: int, nranks: int) -> tuple[int, int]:
     return start, start + each + (rank < rest)
 
 
-def check_place(rank: Any, nranks: Any) -> None:
-    """Refuse a rank that there is not."""
-    for name, value in (("rank", rank), ("nranks", nranks)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an int, not {value!r}")
+def checked_place(rank: Any, nranks: Any) -> tuple[int, int]:
+    """Both as ints; refuse a rank that there is not."""
+    rank, nranks = whole_number("rank", rank), whole_number("nranks", nranks)
     if nranks < 1:
         raise ValueError(f"nranks must be at least 1, not {nranks}")
     if not 0 <= rank < nranks:
         raise ValueError(f"rank must be 0 to {nranks - 1} with {nranks} ranks, not {rank}")
+    return rank, nranks
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An argument that is an int, of Python or of NumPy."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, not {value!r}")
+    return int(value.__index__())
 
 
 def length(data: Any) -> int:

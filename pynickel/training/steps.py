@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UnevenBatchesError
 from ..exchange import gathered
+from .shares import whole_number
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -23,8 +24,7 @@ def agree_on_steps(comm: Communicator, n: int, policy: str = "min") -> int:
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {policy!r}")
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise TypeError(f"n must be an int, not {n!r}")
+    n = whole_number("n", n)
     if not 0 <= n <= MOST:
         raise ValueError(f"n must be at least 0 and at most {MOST}, not {n}")
     batches = gathered(comm, n)

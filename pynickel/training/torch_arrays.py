@@ -40,7 +40,11 @@ class Torch(Kind):
 
     def is_dense(self, array: Any) -> bool:
         """Whether the library can work on it where it is."""
-        return bool(array.is_contiguous())
+        return bool(array.is_contiguous()) and not array.is_conj() and not array.is_neg()
+
+    def is_writable(self, array: Any) -> bool:
+        """Whether each element has a place of its own."""
+        return all(stride or size < 2 for size, stride in zip(array.shape, array.stride(), strict=True))
 
     def plain(self, array: Any) -> Any:
         """The tensor without autograd."""
@@ -88,7 +92,7 @@ class Torch(Kind):
 
     def dense_copy(self, array: Any) -> Any:
         """A copy in C order."""
-        return array.detach().clone(memory_format=torch.contiguous_format)
+        return array.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
 
     def doubles(self, arrays: Sequence[Any]) -> Any:
         """All tensors behind each other as a new vector of float64; a complex number is two."""
@@ -108,8 +112,12 @@ def trained(module: Any) -> list[Any]:
 
 def gradients(parameters: Sequence[Any]) -> list[Any]:
     """Their gradients, each of which may be None."""
-    grads = [parameter.grad for parameter in parameters]
-    for grad in grads:
-        if grad is not None and grad.is_sparse:
-            raise TypeError(f"a gradient is {grad.layout}; only dense gradients can be averaged (Embedding(sparse=False) makes them)")
-    return grads
+    return dense([parameter.grad for parameter in parameters])
+
+
+def dense(tensors: Sequence[Any]) -> list[Any]:
+    """The tensors, each of which may be None, or why they cannot be averaged."""
+    for tensor in tensors:
+        if tensor is not None and tensor.layout is not torch.strided:
+            raise TypeError(f"a gradient is {tensor.layout}; only dense gradients can be averaged (Embedding(sparse=False) makes them)")
+    return list(tensors)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from pynickel import Communicator
@@ -13,42 +14,45 @@ from pynickel import Communicator
 from . import ranks
 
 NRANKS = 4
+MODULES = ("training_claims", "data_parallel_claims", "data_parallel_graphs")
 
 
-def run(module: str) -> dict[str, list[str]]:
-    """For each function of the module whose name begins with "claim_": what went wrong on the ranks on which something did."""
+@cache
+def run() -> dict[str, list[str]]:
+    """For each function whose name begins with "claim_": what went wrong on the ranks on which something did."""
     found: dict[str, list[str]] = {}
-    for told in ranks.run(NRANKS, all_claims, module, kind="threads", deadline=50, env={"NICKEL_TIMEOUT": "10"}):
+    for told in ranks.run(NRANKS, all_claims, kind="threads", deadline=60, env={"NICKEL_TIMEOUT": "10"}):
         for name, trouble in told.items():
             found.setdefault(name, []).extend([trouble] if trouble else [])
     return found
 
 
-def all_claims(comm: Communicator, module: str) -> dict[str, str]:
+def all_claims(comm: Communicator) -> dict[str, str]:
     """One rank's part: every claim with a communicator of its own, which is aborted if the claim fails."""
-    claims = importlib.import_module(module)
     import torch
 
     torch.set_num_threads(1)
     found = {}
-    for name in [name for name in dir(claims) if name.startswith("claim_")]:
-        part = comm.duplicate()
-        try:
-            with part:
-                getattr(claims, name)(part)
-        except Exception:
-            found[name] = f"rank {comm.rank}:\n{traceback.format_exc()}"
-        else:
-            found[name] = ""
+    for module in MODULES:
+        claims = importlib.import_module(f"helpers.{module}")
+        for name in [name for name in dir(claims) if name.startswith("claim_")]:
+            part = comm.duplicate()
+            try:
+                with part:
+                    getattr(claims, name)(part)
+            except Exception:
+                found[f"{module}.{name}"] = f"rank {comm.rank}:\n{traceback.format_exc()}"
+            else:
+                found[f"{module}.{name}"] = ""
     return found
 
 
 def checker(module: str) -> Callable[[str], None]:
     """Raises, by name, what went wrong with a claim."""
-    results = run(module)
+    results = run()
 
     def check(name: str) -> None:
-        troubles = results[f"claim_{name}"]
+        troubles = results[f"{module}.claim_{name}"]
         assert not troubles, "\n".join(troubles)
 
     return check

@@ -130,6 +130,13 @@ def claim_narrow_and_complex(comm: pynickel.Communicator) -> None:
     sparse = nn.Embedding(4, 2, sparse=True)
     sparse(torch.tensor([1])).sum().backward()
     refused(TypeError, "only dense gradients", training.average_gradients, comm, sparse)
+    for odd in (torch.eye(2).to_sparse(), torch.ones(2, device="meta")):
+        for call in (training.average_gradients, training.broadcast_parameters, training.parameter_error):
+            refused(TypeError, "must be dense and hold values", call, comm, [odd])
+    refused(ValueError, "elements that share memory", training.average_gradients, comm, torch.ones(1).expand(4))
+    turned = torch.full((2,), 1j + r).conj()  # torch only notes that it is conjugate
+    training.average_gradients(comm, [turned, torch.ones(1)])
+    assert turned.tolist() == [(n - 1) / 2 - 1j] * 2
     refused(TypeError, "by themselves", training.average_gradients, comm, [torch.ones(1), module.weight])
 
 
@@ -142,8 +149,10 @@ def claim_in_step(comm: pynickel.Communicator) -> None:
     # 0 to 3 are 1.25 apart from their mean in the square
     assert abs(training.parameter_error(comm, model) - 1.25) < 1e-12
     striped = torch.full((4, 4), float(comm.rank))[:, ::2]
+    conjugate = torch.full((2,), 1j + comm.rank).conj()
     training.broadcast_parameters(comm, model, root=1)
-    training.broadcast_parameters(comm, {"striped": striped}, root=3)
+    training.broadcast_parameters(comm, {"striped": striped, "conjugate": conjugate, "negative": conjugate.imag}, root=3)
+    assert conjugate.tolist() == [3 - 1j] * 2
     assert training.parameter_error(comm, model) == 0.0
     assert all((value == 1).all() for value in [*model.parameters(), *model.buffers()])
     assert model[1].num_batches_tracked.dtype == torch.int64 and (striped == 3).all()
@@ -164,6 +173,13 @@ def claim_batch_statistics(comm: pynickel.Communicator) -> None:
     assert number == 14
     torch.testing.assert_close(own.grad, everything.grad[mine], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(normal, whole(x)[mine])
+    # Gradients of gradients, too: d/dx of the sum of squares of d(v * v)/dx, v the variance.
+    own, everything = (values.detach().clone().requires_grad_() for values in (own, everything))
+    for values, variance in ((own, training.batch_statistics(comm, own)[1]), (everything, everything.var(0, unbiased=False))):
+        share = 1 if values is everything else 1 / comm.nranks  # each rank's part of the loss; all parts together are one loss
+        (slope,) = torch.autograd.grad((variance * variance).sum() * share, values, create_graph=True)
+        (slope * slope).sum().backward()
+    torch.testing.assert_close(own.grad, everything.grad[mine], rtol=1e-9, atol=1e-15)
 
 
 def claim_shards(comm: pynickel.Communicator) -> None:
