@@ -1,14 +1,15 @@
 /* A communicator seen from outside: a process that is no rank of it reads who its ranks are and what they wait in. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segment is mapped for reading only, so nothing that is done here can disturb its ranks. What they write meanwhile may be seen half: each
- * word is right for itself, and nothing is concluded from two of them.
+ * The segment is copied, not mapped: whoever owns it may cut it off at any time, and a page of a mapping that is gone would end this process. What
+ * its ranks write meanwhile may be seen half: each word is right for itself, and nothing is concluded from two of them.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,23 +72,42 @@ static void describe(nh_header *head, int nranks, nh_page *page)
   say(page, "]}");
 }
 
-/* The first page says how many ranks there are, and so how much is to be mapped. */
+/* The first bytes of a file; NULL with errno if there are fewer, or there is no room for them. */
+static nh_header *copied(int fd, size_t size)
+{
+  char *copy = aligned_alloc(NH_PAGE, (size + NH_PAGE - 1) / NH_PAGE * NH_PAGE);
+  size_t done = 0;
+  while (copy && done < size) {
+    ssize_t got = pread(fd, copy + done, size - done, (off_t)done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      if (!got) errno = EIO;
+      free(copy);
+      return NULL;
+    }
+    done += (size_t)got;
+  }
+  return (nh_header *)copy;
+}
+
+/* The first page says how many ranks there are, and so how much is to be copied. Both may be anything: the owner can write what he likes. */
 static ncclResult_t inspect(int fd, nh_page *page, const char *path)
 {
   struct stat about;
-  if (fstat(fd, &about) || about.st_size < NH_PAGE) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment", path);
+  if (fstat(fd, &about) || !S_ISREG(about.st_mode) || about.st_size < NH_PAGE)
+    return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment", path);
   size_t size = NH_PAGE;
   int nranks = 0, other;
   for (int look = 0; look < 2; look++) {
-    nh_header *head = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-    if (head == MAP_FAILED) return nh_descriptor_error("the segment of another process cannot be mapped");
+    nh_header *head = copied(fd, size);
+    if (!head) return nh_descriptor_error("the segment of another process cannot be read");
     bool ours = head->magic == NH_MAGIC && head->layout == NH_LAYOUT;
     if (ours && look) describe(head, nranks, page);
-    nranks = ours ? nh_join_sizes(head, &other) : 0;
-    munmap(head, size);
+    if (!look) nranks = nh_join_sizes(head, &other);
+    free(head);
     if (!ours) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment of this version of the library", path);
     size = NH_RANKS_AT + (size_t)nranks * NH_PAGE;
-    if (nranks > NH_MAX_RANKS || (uint64_t)about.st_size < size)
+    if (nranks < 0 || nranks > NH_MAX_RANKS || (uint64_t)about.st_size < size)
       return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is still being made", path);
   }
   return ncclSuccess;
@@ -98,7 +118,7 @@ EXPORT ncclResult_t nickelInspect(int pid, int fd, char *text, size_t size, size
   ENSURE(text && size && length, "nickelInspect: a pointer is NULL, or there is no room for a text");
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* whatever has got that number meanwhile, nobody waits for it */
   if (file < 0) return nh_descriptor_error("the segment of another process cannot be opened");
   nh_page page = {text, size, 0};
   ncclResult_t result = inspect(file, &page, path);

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pynickel import DataType
-from pynickel.tools.bench import compare, output, table, values
+from pynickel.tools.bench import compare, output, room, start, table, values
 from pynickel.tools.bench.collectives import COLLECTIVES
-from pynickel.tools.bench.settings import OPS, TYPES, size_of
+from pynickel.tools.bench.settings import OPS, TYPES, Settings, size_of
 from pynickel.tools.bench.sweep import Half, Row
 from pynickel.tools.cli import main
 
@@ -126,8 +129,7 @@ def test_ranks_as_processes_and_json(tmp_path: Path) -> None:
             shown = [table.fit(half["time"], 7), table.fit(half["alg_bw"], 6), table.fit(half["bus_bw"], 6), str(half["nwrong"])]
             assert cells == shown
     assert found["env"]["NCCL_DEBUG"] == "WARN" and not {"SOME_SECRET", "PYNICKEL_KEY"} & set(found["env"])
-    assert program(*words).returncode == 0
-    assert (tmp_path / "out_1.json").exists()
+    assert output.write(file, {}) == tmp_path / "out_1.json" and json.loads(file.read_text()) == found
 
 
 def test_wrong_usage_is_6() -> None:
@@ -140,6 +142,12 @@ def test_wrong_usage_is_6() -> None:
         (["all_reduce", "--cta_policy", "1"], "is not there"),
         (["broadcast", "-b", "8", "-e", "8", "-r", "5"], "there are 0 to 0"),
         (["broadcast", "-r", "first"], "give a number"),
+        (["all_reduce", "-i", "0"], "is less than 1"),
+        (["all_reduce", "-f", "nan"], "is no number"),
+        (["all_reduce", "-J", "/nowhere/x.json"], "/nowhere is no directory that can be written to"),
+        (["all_reduce", "--plot", "/nowhere/x.png"], "/nowhere is no directory that can be written to"),
+        (["all_reduce", "--plot", "x.foo"], "there are .png"),
+        (["all_reduce", "-b", "100000G", "-e", "100000G"], "the largest size that fits the free memory"),
         (["all_reduce", "--compare", "nobody"], "there are mpi, gloo"),
     ):
         ended = bench(*words)
@@ -157,7 +165,7 @@ def test_unknown_types_and_operators_are_replaced() -> None:
 def test_a_rank_that_does_not_come_is_a_timeout() -> None:
     """-T: a wait that takes longer ends the program with status 4 and the library's words."""
     ended = program(
-        "all_reduce", "-t", "2", "-b", "64", "-e", "64", "-T", "1", "--ranks", "1", NICKEL_FAULT="delay:rank=1,call=3,ms=3000"
+        "all_reduce", "-b", "64", "-e", "64", "-T", "0.2", "--ranks", "2", NICKEL_FAULT="delay:rank=1,call=5,ms=600"
     )
     assert ended.returncode == 4, ended.stdout + ended.stderr
     assert "WaitTimeoutError" in ended.stderr
@@ -216,3 +224,80 @@ def test_plot(tmp_path: Path) -> None:
     file = tmp_path / "out.png"
     ended = bench("all_reduce", "-t", "2", "-b", "64", "-e", "4K", "-f", "8", "-n", "1", "--plot", str(file))
     assert ended.exit_code == 0 and file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_instead_of_the_table() -> None:
+    """--json: nothing but JSON on stdout, and #wrong in the exit status as ever."""
+    ended = bench("all_reduce", "-t", "2", "-b", "64", "-e", "64", "-n", "1", "--json")
+    found = json.loads(ended.stdout)
+    assert ended.exit_code == 0 and found["results"][0]["size"] == 64 and "free" not in found["config"]["devices"][0]
+
+
+def test_sizes_fit_the_memory() -> None:
+    """Sizes are cut to a third of the free memory (half without check) of each rank; ranks of one machine share, devices do not."""
+    cpu = {"hostname": "a", "device_hex": "cpu", "device": 0, "free": 16 << 20}
+    gpu = {"hostname": "a", "device_hex": "0000:01:00.0", "device": 0, "free": 16 << 20}
+    assert room.most_bytes([cpu], checked=True) == (15 << 20) // 3
+    assert room.most_bytes([cpu], checked=False) == (15 << 20) // 2
+    assert room.most_bytes([cpu, {**cpu, "device": 1}], checked=True) == (15 << 20) // 2 // 3
+    assert room.most_bytes([gpu, {**gpu, "device": 1}], checked=True) == (15 << 20) // 3
+    assert room.most_bytes([{**cpu, "free": 0}], checked=True) is None
+    assert start.fitted(settings(max_bytes=1 << 40), [cpu]).max_bytes == (15 << 20) // 3
+    assert "# Reducing maxBytes to 5 due to memory limitation" in table.heading(settings(max_bytes=5), [], "", asked=9)
+
+
+def settings(max_bytes: int) -> Settings:
+    """What the command makes of few options."""
+    return Settings("all_reduce", 1, 8, max_bytes, 1 << 20, 2, 1, 0, 1, 1, 1, ("sum",), ("float",), 0, 1, 0, 0, None, None)
+
+
+def test_large_data_are_compared_in_pieces() -> None:
+    """A wrong element is found wherever it is, also behind the first piece, whatever part of the data the buffer begins with."""
+    element = DataType.float32
+    for start_at, count in ((0, 3 * values.PIECE + 5), (77, values.PIECE), (3, 10)):
+        got = values.spread(values.encode(values.numbers(element, "sum", 1, 2), element), start_at, count)
+        for off in (0.0, 1e-9):
+            assert values.wrong(got, values.numbers(element, "sum", 1, 2), start_at, element, off) == 0
+        got[count - 1] ^= 1 << 30
+        assert values.wrong(got, values.numbers(element, "sum", 1, 2), start_at, element, 0.0) == 1
+
+
+def test_ended_by_its_user_or_by_nobody_reading() -> None:
+    """-N 0 goes on until SIGINT, to the launcher alone (status 130) or until nobody reads the table (status 0); no rank is left."""
+    command = [sys.executable, "-m", "pynickel", "bench", "all_reduce", "-b", "8", "-e", "8", "-n", "1", "-N", "0", "--ranks", "2"]
+    for how in ("signal", "close"):
+        run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert run.stdout is not None and run.stderr is not None
+        lines = [run.stdout.readline() for _ in range(14)]
+        ranks = [int(line.split()[6]) for line in lines if line.startswith("#  Rank")]
+        assert len(ranks) == 2, lines
+        if how == "signal":
+            run.send_signal(signal.SIGINT)
+            said = run.communicate(timeout=30)[1]
+            assert run.returncode == 130 and said == "# interrupted\n", said
+        else:
+            run.stdout.close()
+            assert run.wait(30) == 0
+            run.stderr.close()
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
+
+
+def test_progress_on_a_terminal(tmp_path: Path) -> None:
+    """While the table goes into a file, a bar on the terminal counts the rows, and its line is cleared in the end; else there is none."""
+    for to_file in (True, False):
+        ours, theirs = pty.openpty()
+        with (tmp_path / "table").open("w") as file:
+            command = [sys.executable, "-m", "pynickel", "bench", "all_reduce", "-b", "8", "-e", "32", "-f", "2", "-n", "1", "--ranks", "2"]
+            run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file if to_file else theirs, stderr=theirs)
+            assert run.wait(30) == 0
+        os.close(theirs)
+        shown = ""
+        with contextlib.suppress(OSError):  # EIO is a terminal's end
+            while data := os.read(ours, 65536):
+                shown += data.decode()
+        os.close(ours)
+        if to_file:
+            assert "3/3" in shown and shown.endswith("\r\x1b[K") and "size" not in shown
+            assert len(rows((tmp_path / "table").read_text())) == 3
+        else:
+            assert "\x1b" not in shown and len(rows(shown)) == 3

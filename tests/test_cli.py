@@ -82,3 +82,22 @@ def test_host_lib_touches_nothing_foreign(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "is not ours" in result.output
     assert (tmp_path / "libnccl.so.2").read_text() == "precious" and os.listdir(tmp_path) == ["libnccl.so.2"]
     assert CliRunner().invoke(main, ["host-lib", str(tmp_path / "libnccl.so.2")]).exit_code != 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["doctor", "--no-self-test"], ["ps", "--json"], ["bench", "--help"]])
+def test_output_closed_early(arguments: list[str]) -> None:
+    """A reader that leaves before the first line, as of `| head -n 0`, is no failure of any command."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "pynickel", *arguments]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writes)
+    assert ended.returncode == 0 and ended.stderr == ""
+
+
+def test_output_that_cannot_be_written() -> None:
+    """A full disk is told in one line, with status 1."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pynickel"]
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and ended.stderr == "Error: the output cannot be written: No space left on device\n"

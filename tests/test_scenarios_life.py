@@ -181,7 +181,7 @@ for module in pkgutil.walk_packages(pynickel.__path__, "pynickel."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:  # what is for torch alone needs it
-        if error.name != "torch" or not module.name.startswith(("pynickel.torch", "pynickel.training.data_parallel")):
+        if error.name != "torch" or not module.name.startswith(("pynickel.torch", "pynickel.training.")):
             raise
 try:
     pynickel.load("nvidia")

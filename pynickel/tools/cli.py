@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 from .._version import __version__
 from ..errors import LibraryNotFoundError
 from ..library import get_library
+from . import outlet
 
 # Each subcommand by name, with the module of this package whose `command` it is; the module is loaded when it is needed.
 SUBCOMMANDS = {
@@ -26,6 +29,15 @@ SUBCOMMANDS = {
 
 class Subcommands(click.Group):
     """A group that finds its subcommands in the table."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run as a program: a reader of the output who leaves early ends nothing."""
+        outlet.forgiving()
+        try:
+            return super().main(*args, **kwargs)
+        except outlet.OutputError as error:
+            click.echo(f"Error: {error}", err=True)
+            sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in the table's order."""

@@ -65,16 +65,31 @@ def begin(keeper: int) -> None:
 
 
 class Ranks:
-    """All ranks of one run. Made in the process that the user sees; `keep` runs in the keeper."""
+    """All ranks of one run. Made in the process that the user sees; `keep` runs in the keeper.
 
-    def __init__(self, command: list[str], environments: list[dict[str, str]], prefix: bool, grace: float) -> None:
+    `tells`: whether the ranks say themselves why they end with a status other than 0, so that only signals are left to be told.
+    `for_reader`: whether they are to end when nobody reads the output any more.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        environments: list[dict[str, str]],
+        prefix: bool,
+        grace: float,
+        *,
+        tells: bool = False,
+        for_reader: bool = False,
+    ) -> None:
         self.command, self.environments, self.prefix, self.grace = command, environments, prefix, grace
+        self.tells, self.for_reader = tells, for_reader
         self.ranks: list[Rank] = []
         self.failures: list[Rank] = []  # in the order of their ends
         self.signals: list[int] = []  # that have come and are not yet passed on
         self.stages: list[tuple[float, int]] = []  # when the ranks get which signal, soonest first
         self.asked = False  # a signal has asked for the end
         self.launcher = select.poll()  # readable once the launcher is gone
+        self.left = False  # they have to end because nobody reads what they write
 
     def keep(self, launcher: int) -> int:
         """Run all ranks to their end and return the exit status; `launcher` is readable once the launcher is gone."""
@@ -144,6 +159,9 @@ class Ranks:
             for descriptor in [known for known in rank.outputs if known in ready]:
                 self._read(selector, rank, descriptor)
         self._collect(selector)
+        if self.for_reader and not self.asked and any(lines.unread for rank in self.ranks for lines in rank.outputs.values()):
+            self.left = True
+            self.signals.append(signal.SIGINT)
         while self.signals:
             self._pass_on(self.signals.pop(0))
         self._advance()
@@ -210,9 +228,12 @@ class Ranks:
         for rank in self.failures:
             if rank is not cause or self.asked:
                 rank.end()
-        if cause is None or cause.status is None:
+        if cause is None or cause.status is None or self.left:
             return 0
         status = cause.status
+        if self.tells and status > 0:
+            cause.end()
+            return status
         how = f"was ended by {_name(-status)}" if status < 0 else f"failed with exit status {status}"
         text = f"pynickel run: rank {cause.number} of {len(self.ranks)} (pid {cause.process.pid}) {how}"
         last = [] if self.asked else cause.last()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import time
@@ -16,20 +15,23 @@ _KEPT = 20  # lines for the report
 _LONGEST = 1 << 20  # bytes without a newline that are held back
 
 
-def write(out: int, data: bytes | memoryview, stop: Callable[[], bool]) -> None:
+def write(out: int, data: bytes | memoryview, stop: Callable[[], bool]) -> bool:
     """Write all to a descriptor of ours; while nobody reads there, look whether to stop, and then leave the rest out.
 
-    When it is closed, everything is left out: the ranks must not stop for it.
+    When it is closed, everything is left out, since the ranks must not stop for it; False then.
     """
     poll = select.poll()
     poll.register(out, select.POLLOUT)
     data = memoryview(data)
-    with contextlib.suppress(OSError):
+    try:
         while data:
             if poll.poll(0) or poll.poll(0 if stop() else _GLANCE):
                 data = data[os.write(out, data[: select.PIPE_BUF]) :]  # so much fits, and the call does not wait
             elif stop():
-                return
+                break
+    except OSError:
+        return False
+    return True
 
 
 class Lines:
@@ -37,6 +39,7 @@ class Lines:
 
     def __init__(self, prefix: str, out: int, stop: Callable[[], bool] = lambda: False) -> None:
         self._prefix, self._out, self._stop = prefix.encode(), out, stop
+        self.unread = False  # nobody reads it any more
         self._part = b""  # a line without its end
         self._held: list[bytes] = []  # a traceback that may be the rank's last words
         self._since = 0.0
@@ -78,4 +81,4 @@ class Lines:
             return
         self._shown = (self._shown + lines)[-_KEPT:]
         data = b"".join(self._prefix + line + b"\n" for line in lines)
-        write(self._out, data, self._stop)
+        self.unread = not write(self._out, data, self._stop)

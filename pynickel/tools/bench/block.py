@@ -11,6 +11,8 @@ from ... import driver
 from ...library import Library
 from ...memory import mem_alloc
 
+PIECE = 16 << 20  # bytes that are copied to a device at a time
+
 
 class Block:
     """`nbytes` from ncclMemAlloc: host memory with the CPU library, else device memory."""
@@ -26,7 +28,9 @@ class Block:
         if self.view is not None:
             self.view[:] = byte
         else:
-            self.write(0, np.full(self.memory.nbytes, byte, np.uint8))
+            piece = np.full(min(self.memory.nbytes, PIECE), byte, np.uint8)
+            for at in range(0, self.memory.nbytes, PIECE):
+                self.write(at, piece[: self.memory.nbytes - at])
 
     def write(self, at: int, data: Any) -> None:
         """Copy an array to byte `at`."""

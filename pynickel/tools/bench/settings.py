@@ -17,7 +17,7 @@ TYPES = {
 }  # fmt: skip
 OPS = ("sum", "prod", "max", "min", "avg", "mulsum")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-AVERAGES = ("rank 0", "average", "min", "max")  # -a 0 to 3
+PICTURES = (".png", ".pdf", ".svg", ".jpg", ".webp", ".eps", ".ps")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Settings:
         size = self.min_bytes
         while size <= self.max_bytes:
             yield size
-            following = int(size * self.step_factor) if self.step_factor > 1 else size + self.step_bytes
-            size = max(following, size + 1)
+            following = size * self.step_factor if self.step_factor > 1 else size + self.step_bytes
+            size = max(int(min(following, self.max_bytes + 1)), size + 1)
 
     def rows(self, nranks: int) -> int:
         """Lines of the table, for one cycle; -1 as root counts for every rank."""

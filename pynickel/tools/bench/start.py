@@ -8,24 +8,29 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
 import numpy as np
 
-from ... import abort_all, rendezvous
+from ... import abort_all, driver, rendezvous
 from ...communicator import Communicator
 from ...library import Library
 from ...unique_id import UniqueId
 from .block import Block
+from .room import free, most_bytes
 from .settings import Settings
 from .sweep import Rank, Row
 
-INFO = 256  # bytes that a rank has to say where it is
+INFO = 512  # bytes that a rank has to say where it is
+
+# Called once, at rank 0, with the settings as they are after all: gives what takes each row.
+Begin = Callable[[Communicator, list[dict[str, Any]], Settings], Callable[[Row], None]]
 
 
-def run(settings: Settings, library: str | None, begin: Callable[[Communicator, list[dict[str, Any]]], Callable[[Row], None]]) -> bool:
-    """The whole measurement; `begin` is called once, at rank 0, and gives what takes each row. Returns whether rank 0 was here."""
+def run(settings: Settings, library: str | None, begin: Begin) -> bool:
+    """The whole measurement. Returns whether rank 0 was here."""
     meeting = rendezvous.init(library=library)
     try:
         comms = ranks(meeting, settings)
@@ -48,19 +53,14 @@ def run(settings: Settings, library: str | None, begin: Callable[[Communicator, 
     return any(comm.rank == 0 for comm in comms)
 
 
-def one(
-    comm: Communicator,
-    comms: list[Communicator],
-    settings: Settings,
-    begin: Callable[[Communicator, list[dict[str, Any]]], Callable[[Row], None]],
-    failures: list[BaseException],
-) -> None:
+def one(comm: Communicator, comms: list[Communicator], settings: Settings, begin: Begin, failures: list[BaseException]) -> None:
     """One rank's share; a failure is noted, and ends the waits of this process's other ranks."""
     try:
+        if comm.library.kind == "nvidia":
+            driver.use_device(comm.device or 0)  # each thread has a device of its own
         devices = introduce(comm)
-        if not -1 <= settings.root < comm.nranks:
-            raise click.UsageError(f"-r {settings.root} is no rank; there are 0 to {comm.nranks - 1}, and -1 for every rank in turn")
-        report = begin(comm, devices) if comm.rank == 0 else None
+        settings = fitted(settings, devices)
+        report = begin(comm, devices, settings) if comm.rank == 0 else None
         cycle = 0
         rank = Rank(comm, settings, report)
         while settings.cycles == 0 or cycle < settings.cycles:
@@ -71,9 +71,19 @@ def one(
         abort_all(comms)
 
 
+def fitted(settings: Settings, devices: list[dict[str, Any]]) -> Settings:
+    """The settings with no sizes for which there is no room."""
+    most = most_bytes(devices, settings.checks > 0)
+    if most is None or settings.max_bytes <= most:
+        return settings
+    if settings.min_bytes > most:
+        raise click.UsageError(f"-b {settings.min_bytes} is more than {most}, the largest size that fits the free memory")
+    return replace(settings, max_bytes=most)
+
+
 def ranks(meeting: Communicator, settings: Settings) -> list[Communicator]:
-    """A communicator for each thread of this process; with one thread, that of the processes."""
-    if settings.threads == 1:
+    """A communicator for each thread of this process; with one thread, and no deadline of its own, that of the processes."""
+    if settings.threads == 1 and settings.timeout is None:
         return [meeting]
     library, total = meeting.library, meeting.nranks * settings.threads
     block = Block(library, 128)
@@ -85,7 +95,7 @@ def ranks(meeting: Communicator, settings: Settings) -> list[Communicator]:
     found: list[Communicator | BaseException] = [RuntimeError("not started")] * settings.threads
 
     def join(index: int) -> None:
-        device = (meeting.device or 0) * settings.threads + index if library.kind != "host" else None
+        device = (meeting.device or 0) * settings.threads + index if library.kind != "host" or settings.threads == 1 else None
         try:
             found[index] = Communicator(
                 total, unique_id, meeting.rank * settings.threads + index, library=library, device=device, timeout=settings.timeout
@@ -110,7 +120,7 @@ def introduce(comm: Communicator) -> list[dict[str, Any]]:
     """Where every rank is, on every rank."""
     mine = {
         "rank": comm.rank, "group": 0, "pid": os.getpid(), "hostname": socket.gethostname()[:60], "device": comm.device,
-        **described(comm.library, comm.device),
+        "free": free(comm.library), **described(comm.library, comm.device),
     }  # fmt: skip
     block = Block(comm.library, INFO * (comm.nranks + 1))
     block.write(0, np.frombuffer(json.dumps(mine).encode()[:INFO].ljust(INFO), np.uint8))

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ...batch import group
 from ...communicator import Communicator
 from ...enums import DataType, RedOp
+from ...plan import Plan
 from . import values
 from .block import Block
 from .collectives import COLLECTIVES, Call, Collective
 from .settings import OPS, TYPES, Settings
 
+PLACES = 256  # that a message moves over at most: each has a plan of its own
 POISON = 0x5A  # what receive buffers hold before a checked repetition
 
 
@@ -82,8 +83,9 @@ class Rank:
             size = max(self.settings.min_bytes, 1)
             while size <= self.settings.max_bytes:
                 count = self.collective.count(size, TYPES[kind].itemsize, self.comm.nranks)
+                plan = self.planned(self.place(count, TYPES[kind], number, root, 0, False))
                 for _ in range(self.settings.warmup):
-                    self.once(self.place(count, TYPES[kind], number, root, 0, False))
+                    plan.launch()
                 self.comm.wait(self.stream)
                 size *= 2
 
@@ -110,34 +112,32 @@ class Rank:
         """Seconds per operation, put together from all ranks as -a says."""
         settings = self.settings
         places = max(1, settings.max_bytes // nbytes) if nbytes else 1  # buffers move on, so that the last call's are not in the cache
-        calls = [self.place(count, element, number, root, nbytes * i, in_place) for i in range(min(places, settings.iterations))]
-        for call in calls[: settings.warmup]:
-            self.once(call)
+        together = 1 if settings.blocking in (1, 2) else settings.aggregated
+        starts = range(0, nbytes * min(places, settings.iterations, PLACES), nbytes) if nbytes else [0]
+        plans = [self.planned(self.place(count, element, number, root, at, in_place), together) for at in starts]
+        for warm in range(settings.warmup):
+            plans[warm % len(plans)].launch()
         self.comm.wait(self.stream)
         self.comm.barrier()
         untimed = 0.0  # seconds in barriers
         begin = time.perf_counter()
-        for iteration in range(settings.iterations):
-            untimed += self.iteration(calls[iteration % len(calls)])
+        if settings.blocking:
+            for iteration in range(settings.iterations):
+                untimed += self.blocking(plans[iteration % len(plans)])
+        else:
+            for iteration in range(settings.iterations):
+                plans[iteration % len(plans)].launch()
         self.comm.wait(self.stream)
         mine = (time.perf_counter() - begin - untimed) / (settings.iterations * settings.aggregated)
         return self.together(mine)
 
-    def iteration(self, call: Call) -> float:
-        """The operations of one iteration, as -m and -z want them; returns the seconds in barriers, which do not count."""
-        settings, untimed = self.settings, 0.0
-        if settings.blocking in (1, 2):
-            for _ in range(settings.aggregated):
-                self.once(call)
-                self.comm.wait(self.stream)
-                untimed += self.barrier() if settings.blocking == 1 else 0.0
-            return untimed
-        with group() if settings.aggregated > 1 else nullcontext():
-            for _ in range(settings.aggregated):
-                self.once(call)
-        if settings.blocking == 3:
+    def blocking(self, plan: Plan) -> float:
+        """The operations of one iteration with waits, as -m and -z want them; returns the seconds in barriers, which do not count."""
+        untimed = 0.0
+        for _ in range(1 if self.settings.blocking == 3 else self.settings.aggregated):
+            plan.launch()
             self.comm.wait(self.stream)
-            untimed = self.barrier()
+            untimed += 0.0 if self.settings.blocking == 2 else self.barrier()
         return untimed
 
     def barrier(self) -> float:
@@ -146,16 +146,20 @@ class Rank:
         self.comm.barrier()
         return time.perf_counter() - begin
 
-    def once(self, call: Call) -> None:
-        """One operation."""
-        self.collective.call(self.comm, call)
+    def planned(self, call: Call, times: int = 1) -> Plan:
+        """So many operations, ready to be started by one call into C."""
+        plan = Plan(self.comm)
+        for _ in range(times):
+            self.collective.queue(plan, call)
+        return plan
 
     def place(self, count: int, element: DataType, number: Any, root: int, at: int, in_place: bool) -> Call:
         """The call whose buffers begin at byte `at`."""
-        if not in_place:
-            return Call(self.send.address + at, self.recv.address + at, count, element, number, root, self.stream)
-        send, recv = (shift * element.itemsize for shift in self.collective.shift(self.comm.rank, count))
-        return Call(self.recv.address + at + send, self.recv.address + at + recv, count, element, number, root, self.stream)
+        if in_place:
+            send, recv = (self.recv.address + at + shift * element.itemsize for shift in self.collective.shift(self.comm.rank, count))
+        else:
+            send, recv = self.send.address + at, self.recv.address + at
+        return Call(self.comm.rank, self.comm.nranks, send, recv, count, element, number, root, self.stream)
 
     def checked(self, count: int, element: DataType, op: str, number: Any, root: int, in_place: bool) -> int:
         """Wrong elements, on all ranks together, of one call with known data."""
@@ -167,10 +171,12 @@ class Rank:
         has_input = self.collective.name not in ("broadcast", "scatter") or rank == root
         if has_input:
             length = self.collective.elements(count, nranks)[0]
-            data = values.spread(values.encode(values.numbers(element, op, rank, nranks), element), 0, length)
-            source.write(call.send - source.address, data)
+            data = values.spread(values.encode(values.numbers(element, op, rank, nranks), element), 0, min(length, values.PIECE))
+            for start, many in values.pieces(length):
+                source.write(call.send - source.address + start * element.itemsize, data[:many])
+        plan = self.planned(call)
         self.comm.barrier()
-        self.once(call)
+        plan.launch()
         self.comm.wait(self.stream)
         wrong = 0
         for piece in self.collective.expected(nranks, rank, root, count):

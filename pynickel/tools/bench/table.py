@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .settings import Settings
 from .sweep import Half, Row
@@ -11,8 +11,8 @@ from .sweep import Half, Row
 BLOCK = (7, 6, 6, 6)  # widths of time, algbw, busbw, #wrong
 
 
-def heading(settings: Settings, devices: Sequence[str], version: str) -> str:
-    """Everything above the first row."""
+def heading(settings: Settings, devices: Sequence[str], version: str, asked: int) -> str:
+    """Everything above the first row; `asked`: the largest size that was asked for."""
     step = f"{settings.step_factor:g}(factor)" if settings.step_factor > 1 else f"{settings.step_bytes}(bytes)"
     lines = [
         f"# pynickel bench: {version}",
@@ -26,6 +26,8 @@ def heading(settings: Settings, devices: Sequence[str], version: str) -> str:
         note = {1: "wait and barrier after each iteration", 2: "wait after each iteration", 3: "wait and barrier after each group"}
         lines += [f"# Blocking enabled: {note[settings.blocking]}", "#"]
     lines += ["# Using devices", *devices, "#"]
+    if settings.max_bytes < asked:
+        lines += [f"# Reducing maxBytes to {settings.max_bytes} due to memory limitation", "#"]
     left, half = 12 + 2 + 12 + 2 + 8 + 2 + 6 + 2 + 6, sum(BLOCK) + 8
     lines += [
         "#" + " " * (left - 1) + f"{'out-of-place':^{half}}" + f"{'in-place':^{half}}",
@@ -72,19 +74,21 @@ class Summary:
 
     def __init__(self) -> None:
         self.wrong = 0
-        self.bus: list[float] = []
+        self.halves = 0
+        self.bus = 0.0  # the sum of all
 
     def add(self, row: Row) -> None:
         """Take in a row."""
         for half in (row.out_of_place, row.in_place):
             if half is not None:
                 self.wrong += half.wrong or 0
-                self.bus.append(half.bus)
+                self.halves += 1
+                self.bus += half.bus
 
     @property
     def bandwidth(self) -> float:
         """Mean bus bandwidth of all out-of-place and in-place entries, GB/s."""
-        return sum(self.bus) / len(self.bus) if self.bus else 0.0
+        return self.bus / self.halves if self.halves else 0.0
 
     def footer(self, collective: str) -> str:
         """The lines below the table."""
@@ -97,14 +101,3 @@ class Summary:
                 f"# Collective test concluded: {collective}",
             ]
         )
-
-
-def reporter(write: Callable[[str], None], summary: Summary, rows: list[Row]) -> Callable[[Row], None]:
-    """What rank 0 does with each row."""
-
-    def report(row: Row) -> None:
-        summary.add(row)
-        rows.append(row)
-        write(line(row))
-
-    return report

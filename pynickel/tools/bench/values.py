@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ...enums import DataType
 
 PERIOD = 251  # elements after which the data repeat; prime, so that a part shifted by any usual size is seen to be wrong
+PIECE = PERIOD * 1024  # elements that are made or compared at a time
 FLOAT8 = {DataType.float8e4m3: (4, 3), DataType.float8e5m2: (5, 2)}  # bits of exponent and mantissa
 EXACT = {  # integers up to here are exact in the type
     DataType.float8e5m2: 8, DataType.float8e4m3: 16, DataType.bfloat16: 256, DataType.float16: 2048, DataType.float32: 1 << 24,
@@ -118,9 +120,21 @@ def spread(period: Any, start: int, count: int) -> Any:
     return np.resize(np.roll(period, -(start % PERIOD)), count)
 
 
+def pieces(count: int) -> Iterator[tuple[int, int]]:
+    """Where to cut so many elements, as (start, length): whole periods, so that every piece begins alike and none needs much memory."""
+    for start in range(0, count, PIECE):
+        yield start, min(PIECE, count - start)
+
+
 def wrong(got: Any, period: Any, start: int, element: DataType, off: float) -> int:
     """How many of the received elements differ from what they must be."""
-    if off == 0.0:
-        return int(np.count_nonzero(got != spread(encode(period, element), start, len(got))))
-    difference = np.abs(decode(got, element) - spread(period, start, len(got)))
-    return int(np.count_nonzero(~(difference <= off)))  # a NaN is wrong
+    first = min(len(got), PIECE)
+    expected = spread(encode(period, element) if off == 0.0 else period, start, first)
+    found = 0
+    for at, length in pieces(len(got)):
+        if off == 0.0:
+            found += int(np.count_nonzero(got[at : at + length] != expected[:length]))
+        else:
+            difference = np.abs(decode(got[at : at + length], element) - expected[:length])
+            found += int(np.count_nonzero(~(difference <= off)))  # a NaN is wrong
+    return found
