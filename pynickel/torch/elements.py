@@ -60,7 +60,7 @@ def reducible(tensor: torch.Tensor, op: Any) -> tuple[torch.Tensor, Any]:
         tensor = tensor.to(WIDER[tensor.dtype])
     if tensor.dtype not in NATIVE:
         raise TypeError(f"{tensor.dtype} cannot be reduced by NCCL; its types are {', '.join(sorted(map(str, NATIVE)))}")
-    if kind is Kind.PREMUL_SUM:
+    if kind == Kind.PREMUL_SUM:
         return tensor, op
     if kind not in OPS:
         raise TypeError(f"{name_of(op)} of {tensor.dtype} is not what NCCL can do; use integers or torch.bool")
@@ -85,7 +85,7 @@ def is_bitwise(tensor: torch.Tensor, op: Any) -> bool:
     """Whether this is a reduction of bits, which is done by gathering (exclusive or of truth values is one, too)."""
     kind = kind_of(op)
     if tensor.dtype is torch.bool:
-        return kind is Kind.BXOR
+        return kind == Kind.BXOR
     return kind in BITS and not tensor.is_floating_point() and not tensor.is_complex()
 
 

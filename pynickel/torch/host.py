@@ -23,7 +23,7 @@ Tensors = Sequence[torch.Tensor]
 @contextmanager
 def operator(comm: Communicator, data: torch.Tensor, op: Any) -> Iterator[Any]:
     """What comm takes as op=; a PREMUL_SUM is made for the call."""
-    if kind_of(op) is not Kind.PREMUL_SUM:
+    if kind_of(op) != Kind.PREMUL_SUM:
         yield op
         return
     made = comm.pre_mul_sum(factor_for(data, op), str(data.dtype).removeprefix("torch."))
@@ -51,7 +51,7 @@ def all_reduce(comm: Communicator, tensors: Tensors, op: Any) -> None:
         if one.layout is torch.strided and one.dtype in NATIVE and one.is_contiguous() and not one.is_neg():
             comm.all_reduce(one.detach() if one.requires_grad else one, op=number)  # the usual case, and nothing else to do
             return
-    if len(tensors) > 1 and kind is not Kind.PREMUL_SUM and not any(special(tensor, op) for tensor in tensors):
+    if len(tensors) > 1 and kind != Kind.PREMUL_SUM and not any(special(tensor, op) for tensor in tensors):
         reduce_together(comm, tensors, op)
         return
     for tensor in tensors:
@@ -149,7 +149,7 @@ def reduce_scatter_single(comm: Communicator, outputs: Tensors, sources: Tensors
     """Rank r ends up with part r of the reductions; several in one group."""
     for output, source in zip(outputs, sources, strict=True):
         same_type(output, source)
-    if len(outputs) > 1 and (kind_of(op) is Kind.PREMUL_SUM or any(is_bitwise(source, op) for source in sources)):
+    if len(outputs) > 1 and (kind_of(op) == Kind.PREMUL_SUM or any(is_bitwise(source, op) for source in sources)):
         for output, source in zip(outputs, sources, strict=True):
             reduce_scatter_single(comm, [output], [source], op)
         return

@@ -13,7 +13,7 @@ from .elements import Kind, kind_of, movable, name_of
 
 def all_reduce(comm: Communicator, tensor: torch.Tensor, op: Any) -> None:
     """Every rank ends up with the sum; ranks may have entries at different places, and different numbers of them."""
-    if tensor.layout is not torch.sparse_coo or kind_of(op) is not Kind.SUM:
+    if tensor.layout is not torch.sparse_coo or kind_of(op) != Kind.SUM:
         raise TypeError(f"{name_of(op)} of a tensor of {tensor.layout} cannot be done; dense tensors can, and SUM of torch.sparse_coo")
     mine = tensor.detach().coalesce()
     places, values = mine.indices().t().contiguous(), mine.values().contiguous()
@@ -22,7 +22,8 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: Any) -> None:
     numbers = [int(count) for count in counts]
     all_places, all_values = (gathered(comm, part, numbers) for part in (places, values))
     total = torch.sparse_coo_tensor(all_places.t(), all_values, tensor.shape)
-    tensor.detach().copy_(total.coalesce())
+    with torch.no_grad():
+        tensor.copy_(total.coalesce())  # a detached one would have entries of its own
 
 
 def gathered(comm: Communicator, part: torch.Tensor, counts: list[int]) -> torch.Tensor:
