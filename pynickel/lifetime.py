@@ -131,6 +131,8 @@ class Lifetime:
 
     def __del__(self) -> None:
         guard = getattr(self, "_guard", None)
+        if ENDED is None:  # the interpreter ends, and has taken this module apart
+            return
         if guard is not None and guard.state not in (NEW, *ENDED) and self._owned and self.state != "forked":
             warnings.warn(f"{self!r} was never closed; use close(), abort() or a with block", ResourceWarning, stacklevel=2)
 

@@ -60,23 +60,39 @@ def reducible(tensor: torch.Tensor, op: Any) -> tuple[torch.Tensor, Any]:
         tensor = tensor.to(WIDER[tensor.dtype])
     if tensor.dtype not in NATIVE:
         raise TypeError(f"{tensor.dtype} cannot be reduced by NCCL; its types are {', '.join(sorted(map(str, NATIVE)))}")
-    if kind is Kind.PREMUL_SUM:
+    if kind == Kind.PREMUL_SUM:
         return tensor, op
     if kind not in OPS:
         raise TypeError(f"{name_of(op)} of {tensor.dtype} is not what NCCL can do; use integers or torch.bool")
     return tensor, OPS[kind]
 
 
+def factor_for(data: torch.Tensor, op: Any) -> Any:
+    """The factor of a PREMUL_SUM, as pynickel takes one for elements of that type."""
+    factor = op.factor
+    if isinstance(factor, torch.Tensor):
+        if factor.is_cuda:
+            return factor.to(data.dtype)
+        factor = factor.item()
+    if data.is_floating_point():
+        return factor
+    if not float(factor).is_integer():
+        raise TypeError(f"PREMUL_SUM of {data.dtype} takes a whole number as its factor, not {factor!r}")
+    return int(factor)
+
+
 def is_bitwise(tensor: torch.Tensor, op: Any) -> bool:
     """Whether this is a reduction of bits, which is done by gathering (exclusive or of truth values is one, too)."""
     kind = kind_of(op)
     if tensor.dtype is torch.bool:
-        return kind is Kind.BXOR
+        return kind == Kind.BXOR
     return kind in BITS and not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy with its elements side by side; detached, because autograd has no part in this."""
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"this takes dense tensors, not one of {tensor.layout}; all_reduce() sums those of torch.sparse_coo")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -84,5 +100,5 @@ def settle(tensor: torch.Tensor, into: torch.Tensor, data: torch.Tensor | None =
     """Bring a result to where it belongs: from the type it was reduced in, and from the dense copy, if those are others."""
     if data is not None and into.dtype in WIDER:
         into.copy_(data.view(into.shape))
-    if into.data_ptr() != tensor.data_ptr():
+    if into.data_ptr() != tensor.data_ptr() or tensor.is_neg() or tensor.is_conj():
         tensor.detach().copy_(into)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from typing import Any
 
@@ -18,6 +19,7 @@ def remember(group: Any) -> None:
     if not _registered:
         _registered = True
         atexit.register(end_all)
+        os.register_at_fork(after_in_child=_groups.clear)  # what the parent has, a child must not end
 
 
 def forget(group: Any) -> None:

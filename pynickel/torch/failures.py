@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from torch import distributed as dist
 
 from ..errors import NCCLError
 
 
-@contextmanager
-def as_torch(what: str) -> Iterator[None]:
+class as_torch:  # read as a statement; a class, because a generator would cost more than a small operation
     """Errors of the library become DistBackendError, with the original one as its cause."""
-    try:
-        yield
-    except NCCLError as error:
-        raise dist.DistBackendError(f"{what}: {error}") from error
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, NCCLError):
+            raise dist.DistBackendError(f"{self.what}: {error}") from error

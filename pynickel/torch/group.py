@@ -13,14 +13,16 @@ from torch import distributed as dist
 
 from ..communicator import Communicator
 from . import exits, host
+from .coalescing import Together
 from .cuda import Cuda
 from .failures import as_torch
-from .lane import OVER, Lane, Task
-from .meeting import Meeting, seconds_of
+from .lane import OVER, Lane
+from .meeting import Meeting, host_library, seconds_of
 from .messages import Messages
 from .work import PynickelWork
 
 Tensors = Sequence[torch.Tensor]
+NOWHERE = torch.empty(0)  # a CPU tensor, for operations that have none
 END = 2.0  # seconds that operations in flight have when the group is shut down
 
 
@@ -29,11 +31,12 @@ def create(store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> Pyn
     return PynickelProcessGroup(store, rank, nranks, timeout)
 
 
-class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch comes without types for it
+class PynickelProcessGroup(dist.ProcessGroup):
     """A process group of torch.distributed: CPU tensors by the CPU library, CUDA tensors by NVIDIA's NCCL."""
 
     def __init__(self, store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> None:
         super().__init__(rank, nranks)
+        self._nranks = nranks
         self._meeting = Meeting(store, rank, nranks, seconds_of(timeout))
         self._lane = Lane("pynickel collectives")
         self._messages = Messages(self._meeting)
@@ -41,7 +44,7 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
         self._comm: Communicator | None = None
         self._making = threading.Lock()
         self._name = self._desc = "undefined"
-        self._together: list[Callable[[], None]] | None = None
+        self._opened = threading.local()  # .together: the thread's Together, between the start and the end of coalescing
         exits.remember(self)
 
     # -- what torch asks about the group -----------------------------------------------------------------------------
@@ -105,30 +108,36 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
 
     def host_comm(self) -> Communicator:
         """The communicator for CPU tensors; all ranks make it with their first collective."""
-        with self._making:
-            if self._comm is None:
-                self._comm = self._meeting.communicator("collectives", tuple(range(self.size())), self._meeting.host())
-            return self._comm
+        if self._comm is None:
+            with self._making:
+                if self._comm is None:
+                    self._comm = self._meeting.communicator("collectives", range(self._nranks), host_library())
+        return self._comm
 
-    def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> dist.Work:
+    def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> Any:
         """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
+        together: Together | None = getattr(self._opened, "together", None)
         if tensor.is_cuda:
-            return self._cuda.run(what, tensor, job, outputs)
+            work = self._cuda.run(what, tensor, job, outputs)
+            return work if together is None else together.add(work)
+        seconds = opts.timeout.total_seconds() if opts is not None else -1.0
 
         def whole() -> None:
             with as_torch(what):
-                job(self.host_comm())
+                comm = self.host_comm()
+                if seconds <= 0:
+                    job(comm)
+                else:
+                    with comm._deadline(seconds):
+                        job(comm)
 
-        if self._together is not None:
-            self._together.append(whole)
+        if together is not None:
+            together.jobs.append(whole)
             return PynickelWork(OVER, outputs)
-        return PynickelWork(self._start(whole, opts), outputs)
-
-    def _start(self, job: Callable[[], None], opts: Any) -> Task:
-        if getattr(opts, "asyncOp", True):
-            return self._lane.submit(job)
-        self._lane.now(job)
-        return OVER
+        if opts is None or opts.asyncOp:
+            return PynickelWork(self._lane.submit(whole), outputs)
+        self._lane.now(whole)
+        return PynickelWork(OVER, outputs)
 
     def meet(self, seconds: float | None) -> None:
         """A barrier of the CPU ranks in the caller's thread, with a deadline of its own."""
@@ -141,45 +150,40 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
 
     # -- collectives -------------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """Every rank ends up with the reduction of all ranks' tensors."""
         opts = dist.AllreduceOptions() if opts is None else opts
         return self._run("all_reduce", tensors[0], opts, lambda comm: host.all_reduce(comm, tensors, opts.reduceOp), list(tensors))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         """The same for several tensors, in one call of the library."""
         opts = dist.AllreduceCoalescedOptions() if opts is None else opts
         return self.allreduce(tensors, opts)
 
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """Every rank ends up with the root's tensor."""
         opts = dist.BroadcastOptions() if opts is None else opts
         return self._run("broadcast", tensors[0], opts, lambda comm: host.broadcast(comm, tensors[0], opts.rootRank), list(tensors))
 
-    def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """The root ends up with the reduction."""
         opts = dist.ReduceOptions() if opts is None else opts
         job = lambda comm: host.reduce(comm, tensors[0], opts.reduceOp, opts.rootRank)  # noqa: E731
         return self._run("reduce", tensors[0], opts, job, list(tensors))
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Every rank ends up with rank i's tensor in outputs[0][i]."""
         return self._run("all_gather", inputs[0], opts, lambda comm: host.all_gather(comm, outputs[0], inputs[0]), list(outputs[0]))
 
-    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist.Work:
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         """Every rank ends up with all ranks' tensors, one behind the other."""
-        return self._run("all_gather_single", source, opts, lambda comm: host.all_gather_single(comm, output, source), [output])
+        return self._run("all_gather_single", source, opts, lambda comm: host.all_gather_single(comm, [output], [source]), [output])
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """The same for several tensors."""
+        return self._run("all_gather_single", inputs[0], opts, lambda comm: host.all_gather_single(comm, outputs, inputs), list(outputs))
 
-        def job(comm: Communicator) -> None:
-            for output, source in zip(outputs, inputs, strict=True):
-                host.all_gather_single(comm, output, source)
-
-        return self._run("all_gather_single", inputs[0], opts, job, list(outputs))
-
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """Every rank ends up with rank i's inputs[j] in outputs[i][j]."""
 
         def job(comm: Communicator) -> None:
@@ -188,35 +192,31 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
 
         return self._run("all_gather", inputs[0], opts, job, [tensor for tensors in outputs for tensor in tensors])
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """Rank r ends up with the reduction of all ranks' inputs[0][r]."""
         opts = dist.ReduceScatterOptions() if opts is None else opts
         job = lambda comm: host.reduce_scatter(comm, outputs[0], inputs[0], opts.reduceOp)  # noqa: E731
         return self._run("reduce_scatter", outputs[0], opts, job, list(outputs))
 
-    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         """Rank r ends up with part r of the reduction."""
         opts = dist.ReduceScatterOptions() if opts is None else opts
-        job = lambda comm: host.reduce_scatter_single(comm, output, source, opts.reduceOp)  # noqa: E731
+        job = lambda comm: host.reduce_scatter_single(comm, [output], [source], opts.reduceOp)  # noqa: E731
         return self._run("reduce_scatter_single", source, opts, job, [output])
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """The same for several tensors."""
         opts = dist.ReduceScatterOptions() if opts is None else opts
-
-        def job(comm: Communicator) -> None:
-            for output, source in zip(outputs, inputs, strict=True):
-                host.reduce_scatter_single(comm, output, source, opts.reduceOp)
-
+        job = lambda comm: host.reduce_scatter_single(comm, outputs, inputs, opts.reduceOp)  # noqa: E731
         return self._run("reduce_scatter_single", inputs[0], opts, job, list(outputs))
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """The root ends up with rank i's tensor in outputs[0][i]."""
         opts = dist.GatherOptions() if opts is None else opts
         into = list(outputs[0]) if outputs else []
         return self._run("gather", inputs[0], opts, lambda comm: host.gather(comm, into, inputs[0], opts.rootRank), into)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> dist.Work:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Any:
         """Rank i ends up with the root's inputs[0][i]."""
         opts = dist.ScatterOptions() if opts is None else opts
         sources = list(inputs[0]) if inputs else []
@@ -224,26 +224,24 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
 
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int], opts: Any = None
-    ) -> dist.Work:
+    ) -> Any:
         """Part i of output is what rank i had in this rank's part of its input."""
         job = lambda comm: host.all_to_all_single(comm, output, source, output_sizes, input_sizes)  # noqa: E731
         return self._run("all_to_all_single", source, opts, job, [output])
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """outputs[i] is what rank i had in inputs[r], r being this rank."""
         return self._run("all_to_all", inputs[0], opts, lambda comm: host.all_to_all(comm, outputs, inputs), list(outputs))
 
-    def barrier(self, opts: Any = None) -> dist.Work:
-        """Over when all ranks have called it; what was given to the GPU's stream before is over, too."""
-        if opts is not None and getattr(opts, "device", None) is not None and opts.device.type == "cuda":
+    def barrier(self, opts: Any = None) -> Any:
+        """Over when all ranks have called it; what this rank has given to the current GPU streams before is over, too."""
+        opts = dist.BarrierOptions() if opts is None else opts
+        if opts.device is not None and opts.device.type == "cuda":
             return self._cuda.barrier(opts.device)
-        seconds = opts.timeout.total_seconds() if opts is not None and opts.timeout.total_seconds() > 0 else None
-
-        def job() -> None:
-            with as_torch("barrier"):
-                self.host_comm().barrier(seconds)
-
-        return PynickelWork(self._start(job, opts), [])
+        if opts.device_ids:
+            return self._cuda.barrier(torch.device("cuda", opts.device_ids[0]))
+        self._cuda.finish()
+        return self._run("barrier", NOWHERE, opts, lambda comm: comm.barrier(), [])
 
     # torch's older names of the same
     _allgather_base = all_gather_single
@@ -254,34 +252,36 @@ class PynickelProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch co
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, target: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Tensors, target: int, tag: int = 0) -> Any:
         """The target's matching recv ends up with the tensor."""
         if tensors[0].is_cuda:
-            return self._cuda.send(tensors[0], target)
-        return PynickelWork(self._messages.send(tensors[0], target, tag), list(tensors))
+            return self._message(self._cuda.send(tensors[0], target))
+        return self._message(PynickelWork(self._messages.send(tensors[0], target, tag), list(tensors)))
 
-    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """This tensor ends up with what the source's matching send sends."""
         if tensors[0].is_cuda:
-            return self._cuda.recv(tensors[0], source)
-        return PynickelWork(self._messages.recv(tensors[0], source, tag), list(tensors), source)
+            return self._message(self._cuda.recv(tensors[0], source))
+        return self._message(PynickelWork(self._messages.recv(tensors[0], source, tag), list(tensors), source))
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         """NCCL has no such thing."""
         raise TypeError("NCCL cannot receive from whoever sends first: give recv() a source rank")
+
+    def _message(self, work: PynickelWork) -> PynickelWork:
+        together: Together | None = getattr(self._opened, "together", None)
+        return work if together is None else together.add(work)
 
     # -- several at once ---------------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """What follows is one piece of work."""
-        self._together = []
+        """What this thread calls from now on is one piece of work."""
+        self._opened.together = Together()
 
-    def _end_coalescing(self, device: torch.device) -> dist.Work:
+    def _end_coalescing(self, device: torch.device) -> Any:
         """That piece of work."""
-        jobs, self._together = self._together or [], None
-
-        def all_of_them() -> None:
-            for job in jobs:
-                job()
-
-        return PynickelWork(self._lane.submit(all_of_them), [])
+        together: Together | None = getattr(self._opened, "together", None)
+        if together is None:
+            raise RuntimeError("_end_coalescing() without _start_coalescing()")
+        self._opened.together = None
+        return together.end(self._lane)

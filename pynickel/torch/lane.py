@@ -1,4 +1,4 @@
-"""A lane: operations in order, in the caller's thread if it waits anyway, else in a thread of the lane's own."""
+"""A lane: operations in order, run by a thread of the lane, or by whoever waits for one and comes first."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 Job = Callable[[], None]
 
@@ -13,112 +14,146 @@ Job = Callable[[], None]
 class Task:
     """One operation that was given to a lane: whether it is over, and how it failed."""
 
-    __slots__ = ("_callbacks", "_done", "_lock", "error")
+    __slots__ = ("_callbacks", "_event", "_lane", "_lock", "error", "is_over", "job")
 
-    def __init__(self) -> None:
+    def __init__(self, job: Job | None = None, lane: Lane | None = None) -> None:
+        self.job = job
         self.error: BaseException | None = None
+        self.is_over = job is None  # whether it has ended, well or not
+        self._lane = lane
         self._lock = threading.Lock()
-        self._done: threading.Event | bool = False  # the event is made by the first who waits
+        self._event: threading.Event | None = None  # made by the first who waits
         self._callbacks: list[Job] = []
 
-    def finish(self, error: BaseException | None) -> None:
+    def run(self) -> None:
+        """Do it, and keep what it raises; `finish` then tells those who wait."""
+        job, self.job = self.job, None  # it holds tensors
+        try:
+            if job is not None:
+                job()
+        except BaseException as error:
+            self.error = error
+
+    def finish(self) -> None:
         """Say that it is over, and do what waits for that."""
-        self.error = error
         with self._lock:
-            event, self._done = self._done, True
-            callbacks, self._callbacks = self._callbacks, []
-        if isinstance(event, threading.Event):
+            self.is_over = True
+            event, callbacks = self._event, self._callbacks
+            self._callbacks = []
+        if event is not None:
             event.set()
         for callback in callbacks:
             callback()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self._done is True
-
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it is over; whether it is."""
+        """Wait until it is over; whether it is. Without a deadline of its own the waiter does it, if nobody else has begun."""
+        if not self.is_over and seconds is None and self._lane is not None:
+            self._lane.help(self)
         with self._lock:
-            if self._done is True:
+            if self.is_over:
                 return True
-            event = self._done if isinstance(self._done, threading.Event) else threading.Event()
-            self._done = event
+            event = self._event = self._event or threading.Event()
         return event.wait(seconds)
 
     def then(self, callback: Job) -> None:
         """Call this when it is over, now if it is."""
         with self._lock:
-            if self._done is not True:
+            if not self.is_over:
                 self._callbacks.append(callback)
                 return
         callback()
 
 
 OVER = Task()
-OVER.finish(None)
 
 
 class Lane:
-    """Operations one after the other, in the order in which they were given."""
+    """Operations one after the other, in the order in which they were given.
+
+    Whoever holds the turn takes the next operation and runs it. Waiting for the thread to wake up would cost more than a small
+    operation itself; so a caller that has to wait anyway takes the turn if it is free.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._turn = threading.Lock()  # whoever runs an operation
-        self._change = threading.Condition()
-        self._waiting: deque[tuple[Job, Task]] = deque()
-        self._last: Task = OVER
+        self._turn = threading.Lock()
+        self._giving = threading.Lock()  # whoever gives an operation, or says that there will be no more
+        self._waiting: deque[Task] = deque()
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ended = False
 
     def submit(self, job: Job) -> Task:
-        """Run it in the lane's thread, behind all that was given before."""
-        task = Task()
-        with self._change:
-            if self._ended:
-                raise RuntimeError(f"{self.name} has been shut down")
-            self._waiting.append((job, task))
-            self._last = task
+        """Have it done behind all that was given before, in the lane's thread unless somebody waits for it first."""
+        task = Task(job, self)
+        with self._giving:
+            self._require_open()
+            self._waiting.append(task)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                 self._thread.start()
-            self._change.notify()
+        self._wake.put(None)
         return task
 
     def now(self, job: Job) -> None:
-        """Run it in this thread, when all that was given before is over; what it raises is raised here."""
-        if not self._last.is_over:
-            self._last.wait(None)
-        with self._turn:
-            if self._ended:
-                raise RuntimeError(f"{self.name} has been shut down")
-            job()
-
-    def _work(self) -> None:
+        """Do it in this thread, behind all that was given before; what it raises is raised here."""
         while True:
-            with self._change:
-                while not self._waiting:
-                    if self._ended:
-                        return
-                    self._change.wait()
-                job, task = self._waiting.popleft()
-            error: BaseException | None = None
             with self._turn:
-                try:
+                if not self._waiting:
+                    self._require_open()
                     job()
-                except BaseException as failure:
-                    error = failure
-            del job  # it holds tensors
-            task.finish(error)
-            del task, error
+                    return
+                task = self._take()
+            self._tell(task)
+
+    def help(self, task: Task) -> None:
+        """Do what was given up to this one, in this thread, unless another thread is at it."""
+        while not task.is_over and self._turn.acquire(blocking=False):
+            try:
+                if not self._waiting:
+                    return  # whoever has run it is about to say so
+                done = self._take()
+            finally:
+                self._turn.release()
+            self._tell(done)
 
     def end(self, seconds: float) -> bool:
         """Take no more, and wait until what was given is over; whether the thread has ended."""
-        with self._change:
+        with self._giving:
             self._ended = True
-            self._change.notify()
             thread = self._thread
+        self._wake.put(None)
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(seconds)
         return not thread.is_alive()
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise RuntimeError(f"{self.name}: the process group has been shut down")
+
+    def _take(self) -> Task:
+        """Run the next operation; the turn must be held."""
+        task = self._waiting.popleft()
+        task.run()
+        return task
+
+    def _tell(self, task: Task) -> None:
+        """Tell that it is over; without the turn, because a callback may give operations to this lane and wait for them."""
+        task.finish()
+        if task.error is not None and not isinstance(task.error, Exception):
+            raise task.error  # Ctrl-C came while this thread did another one's operation, and belongs to this thread
+
+    def _work(self) -> None:
+        while True:
+            self._wake.get()
+            while self._waiting:
+                task = None
+                with self._turn:
+                    if self._waiting:
+                        task = self._take()
+                if task is not None:
+                    task.finish()
+                    del task  # an idle thread must hold no tensors
+            if self._ended:
+                return

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import psutil
 from torch import distributed as dist
 
 from ..communicator import Communicator
 from ..library import Library, load
 from ..unique_id import UniqueId
+
+SLICE = timedelta(seconds=0.5)  # between two looks at signals and at the rank that is waited for
 
 
 class Meeting:
@@ -21,26 +27,55 @@ class Meeting:
         self.store, self.rank, self.nranks, self.seconds = store, rank, nranks, seconds
         self._made: list[Communicator] = []
         self._lock = threading.Lock()
+        self._ended = False
+        store.set(f"pynickel/process/{rank}", f"{os.getpid()} {psutil.Process().create_time()}")
 
-    def host(self) -> Library:
-        """The library for CPU tensors."""
-        return load("host")
-
-    def communicator(self, key: str, ranks: tuple[int, ...], library: Library, device: int | None = None) -> Communicator:
+    def communicator(self, key: str, ranks: Sequence[int], library: Library, device: int | None = None) -> Communicator:
         """The communicator of these ranks of the group; the first of them makes the id. All of them ask for it under this key."""
         name = f"pynickel/{library.kind}/{key}"
         if self.rank == ranks[0]:
             unique_id = UniqueId.create(library)
             self.store.set(name, bytes(unique_id).hex())
         else:
-            self.store.wait([name], timedelta(seconds=self.seconds))
+            self._wait(name, ranks[0])
             unique_id = UniqueId(bytes.fromhex(self.store.get(name).decode()))
-        comm = Communicator(
-            len(ranks), unique_id, ranks.index(self.rank), library=library, device=device, timeout=self._timeout(library), name=key
-        )
+        place = list(ranks).index(self.rank)
+        comm = Communicator(len(ranks), unique_id, place, library=library, device=device, timeout=self._timeout(library), name=key)
         with self._lock:
-            self._made.append(comm)
-        return comm
+            if not self._ended:
+                self._made.append(comm)
+                return comm
+        comm.abort()
+        raise dist.DistBackendError("the process group was shut down while its ranks met")
+
+    def _wait(self, name: str, maker: int) -> None:
+        """Wait for an id as long as the deadline allows and its maker lives."""
+        end = time.monotonic() + self.seconds
+        while True:
+            try:
+                self.store.wait([name], min(SLICE, timedelta(seconds=self.seconds)))
+                return
+            except RuntimeError as error:  # DistStoreError, or what other stores say
+                if not self._lives(maker):
+                    raise dist.DistBackendError(f"rank {maker} ended before it met rank {self.rank}") from error
+                if time.monotonic() > end:
+                    raise dist.DistBackendError(
+                        f"rank {maker} did not come within {self.seconds:g} s to meet rank {self.rank}: it has not called this operation"
+                    ) from error
+                if self._ended:
+                    raise dist.DistBackendError("the process group was shut down while its ranks met") from error
+
+    def _lives(self, rank: int) -> bool:
+        """Whether that rank's process does, as far as can be seen from here."""
+        key = f"pynickel/process/{rank}"
+        if not self.store.check([key]):
+            return True  # not yet begun
+        pid, begun = self.store.get(key).decode().split()
+        try:
+            process = psutil.Process(int(pid))
+            return bool(abs(process.create_time() - float(begun)) < 1 and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
 
     def _timeout(self, library: Library) -> float | None:
         # On a GPU a deadline would make the communicator non-blocking; there torch's own streams and events do the waiting.
@@ -49,12 +84,18 @@ class Meeting:
     def end(self, abort: bool) -> None:
         """Close all that were made, or end their calls at once."""
         with self._lock:
+            self._ended = True
             made, self._made = self._made, []
         for comm in reversed(made):
             if abort:
                 comm.abort()
             else:
                 comm.close(timeout=1.0 if comm.library.kind == "host" else None)  # others would refuse a deadline
+
+
+def host_library() -> Library:
+    """The library for CPU tensors."""
+    return load("host")
 
 
 def seconds_of(timeout: Any) -> float:

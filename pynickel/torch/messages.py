@@ -11,7 +11,7 @@ from ..communicator import Communicator
 from .elements import dense, movable, settle
 from .failures import as_torch
 from .lane import Lane, Task
-from .meeting import Meeting
+from .meeting import Meeting, host_library
 
 SENDER, RECEIVER = 0, 1  # ranks in the communicator of a way
 
@@ -28,7 +28,7 @@ class Way:
         """The communicator of the two ranks; both make it with their first message."""
         if self._comm is None:
             key = f"messages/{self.source}/{self.target}/{self.tag}"
-            self._comm = self.meeting.communicator(key, (self.source, self.target), self.meeting.host())
+            self._comm = self.meeting.communicator(key, (self.source, self.target), host_library())
         return self._comm
 
 
@@ -41,8 +41,7 @@ class Messages:
         self._lock = threading.Lock()
 
     def _way(self, source: int, target: int, tag: int) -> Way:
-        if source == target:
-            raise ValueError(f"rank {source} cannot send to itself; copy the tensor")
+        check_peer(self.meeting, source, target)
         with self._lock:
             key = (source, target, tag)
             if key not in self._ways:
@@ -76,3 +75,12 @@ class Messages:
         """All lanes, to be ended."""
         with self._lock:
             return [way.lane for way in self._ways.values()]
+
+
+def check_peer(meeting: Meeting, source: int, target: int) -> None:
+    """Refuse what no message can be sent or received by."""
+    peer = source if target == meeting.rank else target
+    if not 0 <= peer < meeting.nranks:
+        raise ValueError(f"there is no rank {peer} in this group; it has ranks 0 to {meeting.nranks - 1}")
+    if source == target:
+        raise ValueError(f"rank {source} cannot send to itself; copy the tensor")
