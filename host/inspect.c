@@ -1,14 +1,14 @@
 /* A communicator seen from outside: a process that is no rank of it reads who its ranks are and what they wait in. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The segment is mapped for reading only, so nothing that is done here can disturb its ranks. What they write meanwhile may be seen half: each
- * word is right for itself, and nothing is concluded from two of them.
+ * The segment is copied and the copy is read, so nothing that is done here can disturb its ranks, and a file that is none, is cut short meanwhile or
+ * holds anything does no harm here. What ranks write meanwhile may be seen half: each word is right for itself, and nothing is concluded from two.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,26 +71,36 @@ static void describe(nh_header *head, int nranks, nh_page *page)
   say(page, "]}");
 }
 
-/* The first page says how many ranks there are, and so how much is to be mapped. */
+/* True if all of it could be read: a file may shrink in the meantime. */
+static bool read_all(int fd, void *to, size_t from, size_t size)
+{
+  char *next = to;
+  for (ssize_t got; size; next += got, from += (size_t)got, size -= (size_t)got)
+    if ((got = pread(fd, next, size, (off_t)from)) <= 0) return false;
+  return true;
+}
+
+/* The first page says how many ranks there are, and so how much is to be read. */
 static ncclResult_t inspect(int fd, nh_page *page, const char *path)
 {
   struct stat about;
-  if (fstat(fd, &about) || about.st_size < NH_PAGE) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment", path);
-  size_t size = NH_PAGE;
-  int nranks = 0, other;
-  for (int look = 0; look < 2; look++) {
-    nh_header *head = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-    if (head == MAP_FAILED) return nh_descriptor_error("the segment of another process cannot be mapped");
-    bool ours = head->magic == NH_MAGIC && head->layout == NH_LAYOUT;
-    if (ours && look) describe(head, nranks, page);
-    nranks = ours ? nh_join_sizes(head, &other) : 0;
-    munmap(head, size);
-    if (!ours) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment of this version of the library", path);
-    size = NH_RANKS_AT + (size_t)nranks * NH_PAGE;
-    if (nranks > NH_MAX_RANKS || (uint64_t)about.st_size < size)
-      return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is still being made", path);
-  }
-  return ncclSuccess;
+  _Alignas(NH_PAGE) char first[NH_PAGE];
+  nh_header *head = (nh_header *)(void *)first;
+  if (fstat(fd, &about) || !S_ISREG(about.st_mode) || !read_all(fd, first, 0, NH_PAGE))
+    return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment", path);
+  if (head->magic != NH_MAGIC || head->layout != NH_LAYOUT)
+    return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment of this version of the library", path);
+  int other, nranks = nh_join_sizes(head, &other);
+  size_t size = NH_RANKS_AT + (size_t)nranks * NH_PAGE;
+  if (nranks < 0 || nranks > NH_MAX_RANKS) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is damaged: %d ranks", path, nranks);
+  if (about.st_size < (off_t)size) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is still being made", path);
+  nh_header *copy = aligned_alloc(NH_PAGE, size);
+  bool all = copy && read_all(fd, copy, 0, size);
+  if (all) describe(copy, nranks, page);
+  free(copy);
+  if (all) return ncclSuccess;
+  if (!copy) return nh_error(ncclSystemError, nickelKindMemory, "nickelInspect: no memory for %zu bytes", size);
+  return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s has shrunk while it was read", path);
 }
 
 EXPORT ncclResult_t nickelInspect(int pid, int fd, char *text, size_t size, size_t *length)
@@ -98,7 +108,9 @@ EXPORT ncclResult_t nickelInspect(int pid, int fd, char *text, size_t size, size
   ENSURE(text && size && length, "nickelInspect: a pointer is NULL, or there is no room for a text");
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat about;
+  if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s is no segment", path);
+  int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (file < 0) return nh_descriptor_error("the segment of another process cannot be opened");
   nh_page page = {text, size, 0};
   ncclResult_t result = inspect(file, &page, path);
