@@ -67,7 +67,7 @@ uint64_t nh_state_set(nh_header *head, uint64_t value);           /* the value i
 nh_life nh_rank_life(nh_header *head, int rank, int *pid, int *fd);
 void nh_rank_leave(ncclComm_t comm, nh_life life);
 void nh_note_core(ncclComm_t comm, int core);
-bool nh_same_core(ncclComm_t comm, int rank);                     /* as far as can be seen */
+int nh_core_of(ncclComm_t comm, int rank);                        /* where it was last seen to run */
 void nh_post(ncclComm_t comm, uint64_t round, bool *last);
 bool nh_posted(ncclComm_t comm, int rank, uint64_t round);
 uint64_t nh_last_round(ncclComm_t comm, int rank);
@@ -147,6 +147,11 @@ void nh_wait_over(nh_task *task);
 bool nh_in_cycle(ncclComm_t comm);                                /* and nobody else has found it: the text is in head->cycle */
 int nh_held_up_by(ncclComm_t comm, int rank);                     /* a missing rank: itself, or who it waits for in the end */
 size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room);
+
+/* cores.c */
+void nh_tell_cores(nh_rank *mine);
+int nh_cores(ncclComm_t comm);                                    /* that its ranks have together */
+void nh_move_on(ncclComm_t comm);                                 /* to an idle core, if there is one */
 
 /* join.c */
 void nh_join_prepare(nh_task *task);

@@ -1,7 +1,5 @@
 /* Joining: claim a place, reserve its memory, arrive, wait until all have arrived. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -50,42 +48,6 @@ static ncclResult_t init_failed(nh_task *task, nh_failure failure)
   return nh_error_failure(comm, failure, "ncclCommInitRank");
 }
 
-/* Cores at a time that the cgroup allows; many if it does not say. */
-static uint32_t cgroup_quota(void)
-{
-  double quota, period;
-  FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (!file) return NH_CORES;
-  bool limited = fscanf(file, "%lf %lf", &quota, &period) == 2 && period > 0;
-  fclose(file);
-  if (!limited || quota / period > NH_CORES) return NH_CORES;
-  return quota < period ? 1 : (uint32_t)(quota / period);
-}
-
-static void tell_cores(nh_rank *mine)
-{
-  enum { MOST = 65536 };
-  uint64_t set[MOST / 64] = {0};
-  mine->quota = cgroup_quota();
-  if (sched_getaffinity(0, sizeof set, (cpu_set_t *)set) != 0) set[0] = 1;
-  for (int i = 0; i < MOST / 64; i++) mine->cores[i % (NH_CORES / 64)] |= set[i];
-}
-
-/* Cores that the ranks have together. A launcher may have given each of them one of its own. */
-static int all_cores(ncclComm_t comm)
-{
-  uint64_t together[NH_CORES / 64] = {0};
-  uint32_t quota = NH_CORES;
-  int cores = 0;
-  for (int rank = 0; rank < comm->nranks; rank++) {
-    const nh_rank *one = nh_rank_at(comm->head, rank);
-    if (one->quota < quota) quota = one->quota;
-    for (int i = 0; i < NH_CORES / 64; i++) together[i] |= one->cores[i];
-  }
-  for (int i = 0; i < NH_CORES / 64; i++) cores += __builtin_popcountll(together[i]);
-  return (uint32_t)cores < quota ? cores : (int)quota;
-}
-
 static ncclResult_t join(nh_task *task)
 {
   ncclComm_t comm = task->comm;
@@ -107,7 +69,7 @@ static ncclResult_t join(nh_task *task)
   nh_rank_at(head, comm->rank)->device = comm->device;
   nh_rank_at(head, comm->rank)->version = NCCL_VERSION_CODE;
   nh_rank_at(head, comm->rank)->start = nh_start_time(getpid());
-  tell_cores(nh_rank_at(head, comm->rank));
+  nh_tell_cores(nh_rank_at(head, comm->rank));
   if (nh_join_arrive(head, comm->nranks, comm->rank, comm->segment->fd)) nh_wake(comm, NH_ON_ANY);
   task->phase = NH_POSTED;
   return ncclInProgress;
@@ -121,7 +83,9 @@ static void complete(ncclComm_t comm)
     nh_rank_life(comm->head, rank, &pid, NULL);
     comm->one_process = comm->one_process && pid == getpid();
   }
-  comm->spins = comm->nranks > all_cores(comm) ? SPINS_CROWDED : SPINS;
+  bool crowded = comm->nranks > nh_cores(comm);
+  comm->spins = crowded ? SPINS_CROWDED : SPINS;
+  comm->roomy = !crowded && comm->settings.blocking;
   nh_lock(); /* for nh_comm_revoke */
   comm->ready = true;
   nh_unlock();

@@ -13,6 +13,7 @@ enum { YIELDS = 200, LOOK_EVERY = 32 };
 static const long NAP = 50000000, SHORT_NAP = 200000;   /* ns: one communicator waits; several do, and one bell rings for one only */
 static const double LOOK_ROUND = 0.1, WARN_AFTER = 30;     /* seconds */
 static const double YIELD_FOR = 0.01;           /* seconds: on a busy machine each yield gives away a time slice of everybody else */
+static const double STAY_AWAKE = 0.002;         /* seconds, where each rank has a core: to wake one costs as much as a small operation, or moves it */
 
 static _Thread_local double thread_timeout = -1;
 
@@ -148,7 +149,7 @@ static bool waits_for_here(nh_task *task)
   ncclComm_t comm = task->comm;
   for (int i = 1; i < comm->nranks; i++) {
     int rank = (comm->rank + i) % comm->nranks;
-    if (nh_same_core(comm, rank) && task->missing(task, rank)) return true;
+    if (nh_core_of(comm, rank) == comm->core && task->missing(task, rank)) return true;
   }
   return false;
 }
@@ -160,6 +161,14 @@ static void relax(void)
 #endif
 }
 
+/* Is it too early to sleep? */
+static bool goes_on_yielding(const nh_loop *loop, int turns)
+{
+  double waited = nh_now() - loop->start;
+  if (loop->pending->comm->roomy && waited < STAY_AWAKE) return true;
+  return turns < loop->spins + YIELDS && waited < YIELD_FOR;
+}
+
 static void idle(nh_loop *loop, int turns)
 {
   loop->here = (turns == 0 || loop->here) && loop->pending->comm->head && waits_for_here(loop->pending);
@@ -167,8 +176,11 @@ static void idle(nh_loop *loop, int turns)
     relax();
     return;
   }
-  if (loop->start == 0) loop->start = loop->looked = nh_now();
-  if (turns < loop->spins + YIELDS && nh_now() - loop->start < YIELD_FOR) {
+  if (loop->start == 0) {
+    loop->start = loop->looked = nh_now();
+    if (loop->here && loop->pending->comm->roomy) nh_move_on(loop->pending->comm);
+  }
+  if (goes_on_yielding(loop, turns)) {
     if (turns % LOOK_EVERY == 0) look_at_all(loop, false);
     sched_yield();
     return;

@@ -92,9 +92,9 @@ void nh_note_core(ncclComm_t comm, int core)
   atomic_store_explicit(&nh_rank_at(comm->head, comm->rank)->core, (uint32_t)core, memory_order_relaxed);
 }
 
-bool nh_same_core(ncclComm_t comm, int rank)
+int nh_core_of(ncclComm_t comm, int rank)
 {
-  return atomic_load_explicit(&nh_rank_at(comm->head, rank)->core, memory_order_relaxed) == (uint32_t)comm->core;
+  return (int)atomic_load_explicit(&nh_rank_at(comm->head, rank)->core, memory_order_relaxed);
 }
 
 

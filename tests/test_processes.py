@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -142,6 +143,59 @@ def test_inspect_refuses_what_is_no_segment() -> None:
     os.close(reader)
     os.close(writer)
     assert library.lib.nickelInspect(os.getpid(), 0, library.ffi.NULL, 0, length) == pynickel.Result.INVALID_ARGUMENT
+
+
+def test_inspect_survives_any_file(comm: pynickel.Communicator, tmp_path: Path) -> None:
+    """nickelInspect of a file that looks like a segment but is cut short, sparse, or holds random bytes, of a device, a folder or a named
+    pipe without a writer, is an error or a description: the process that looks is never stopped and never killed."""
+    library = pynickel.load("host")
+    found = {fd: held.inspect(library, os.getpid(), fd) for fd in held.open_files(os.getpid())[0]}
+    segment = next(fd for fd, one in found.items() if one and one["nranks"] == 1)
+    whole = bytearray(os.pread(segment, 1 << 20, 0))
+    text, length = library.ffi.new("char[]", 1 << 16), library.ffi.new("size_t *")
+    fifo, choose = tmp_path / "fifo", random.Random(1)
+    os.mkfifo(fifo)
+
+    def look(fd: int) -> int:
+        return int(library.lib.nickelInspect(os.getpid(), fd, text, 1 << 16, length))
+
+    for path in (fifo, tmp_path, "/dev/zero", "/dev/ptmx"):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        assert look(fd) == pynickel.Result.INVALID_ARGUMENT
+        os.close(fd)
+    fd = os.memfd_create("nickel")
+    for size in (0, 100, 4096, 5000, 8191):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, whole[:size], 0)
+        assert look(fd) == pynickel.Result.INVALID_ARGUMENT
+    for _ in range(300):
+        damaged = whole[:]
+        for _ in range(choose.choice((1, 30, 3000))):
+            damaged[choose.randrange(12, 8192)] = choose.randrange(256)
+        os.pwrite(fd, damaged, 0)
+        if look(fd) == pynickel.Result.SUCCESS:
+            json.loads(library.ffi.string(text))
+    os.close(fd)
+
+
+def test_inspect_of_a_file_that_shrinks(comm: pynickel.Communicator) -> None:
+    """A file that is cut and grows again while it is looked at does not kill who looks."""
+    library = pynickel.load("host")
+    found = {fd: held.inspect(library, os.getpid(), fd) for fd in held.open_files(os.getpid())[0]}
+    segment = next(fd for fd, one in found.items() if one and one["nranks"] == 1)
+    whole, fd = os.pread(segment, 1 << 14, 0), os.memfd_create("nickel")
+    text, length = library.ffi.new("char[]", 1 << 12), library.ffi.new("size_t *")
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        while True:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, whole, 0)
+    seen = [int(library.lib.nickelInspect(os.getpid(), fd, text, 1 << 12, length)) for _ in range(3000)]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(fd)
+    assert set(seen) <= {pynickel.Result.SUCCESS, pynickel.Result.INVALID_ARGUMENT}
 
 
 def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
