@@ -28,7 +28,7 @@ class Table(ctypes.Structure):
 
 
 def reader(kind: Any) -> Callable[[Any], tuple[int, int, DataType] | None]:
-    """A function of C that tells address, count and type of a usual tensor of that class, by torch's table (torch 2.10 and later).
+    """A function of C that tells address, count and type of a usual tensor of that class, by torch's table for C, where it has one.
 
     It says None of what is not dense host memory of two or more elements; without a table, of everything.
     """
