@@ -24,7 +24,7 @@ GUARD = re.compile(r"^#(?:ifndef|define) \w+_H$|^#endif$|^#include .*$|^/\* SPDX
 KNOWN_TYPES = "typedef unsigned long size_t, uint64_t, int64_t; typedef _Bool bool; typedef int " + ", ".join(
     f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32)) + ";\n"
 
-# The part of loader.h, plan.h and dlpack.h that Python uses.
+# The part of loader.h, plan.h, dlpack.h and tensor.h that Python uses.
 LOADER = """
 enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, PN_MEMORY, PN_NONE, PN_AT_START, ... };
 typedef struct { const char *name, *since; } pn_symbol;
@@ -58,6 +58,7 @@ void *pn_dlpack_new(int versioned, uintptr_t owner, uintptr_t address, int devic
                     int code, int bits, int ndim, const int64_t *shape);
 uintptr_t pn_dlpack_name(int versioned);
 uintptr_t pn_dlpack_destructor(void);
+uintptr_t pn_tensor_reader(uintptr_t describe, uintptr_t types);
 """
 
 
@@ -261,7 +262,8 @@ def source(headers: Headers) -> str:
     constants = [f'  {{"{name}", "{since}"}},' for name, since in headers.constants.items()]
     fields = [f'  {{"{owner}", "{field}", "{since}"}},' for owner, field, since in headers.fields]
     return "\n".join([
-        '#include "all.h"', '#include "nickel.h"', '#include "plan.h"', '#include "dlpack.h"', '#include "arguments.h"',
+        '#include "all.h"', '#include "nickel.h"', '#include "plan.h"',
+        '#include "dlpack.h"', '#include "tensor.h"', '#include "arguments.h"',
         "const pn_symbol pn_symbols[] = {", *symbols, "  {NULL, NULL}", "};",
         f"const int pn_symbols_length = {len(symbols)};",
         "const pn_symbol pn_constants[] = {", *constants, "  {NULL, NULL}", "};",
@@ -297,7 +299,8 @@ def ffibuilder() -> FFI:
     builder = FFI()
     builder.cdef(cdef(headers))
     builder.set_source(
-        "pynickel._nccl", source(headers), sources=["cdef/loader.c", "cdef/plan.c", "cdef/dlpack.c"], include_dirs=["cdef"],
+        "pynickel._nccl", source(headers), include_dirs=["cdef"],
+        sources=["cdef/loader.c", "cdef/plan.c", "cdef/dlpack.c", "cdef/tensor.c"],
         depends=[str(p.relative_to(HERE.parent)) for p in sorted(HERE.iterdir()) if p.suffix in (".c", ".h", ".py")],
         define_macros=[("Py_LIMITED_API", "0x030a0000")], py_limited_api=True,
         extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread"], extra_link_args=["-pthread"])

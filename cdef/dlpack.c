@@ -5,20 +5,10 @@
 #include <string.h>
 #include "dlpack.h"
 
-typedef struct {
-  void *data;
-  int32_t device_type, device_id;
-  int32_t ndim;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-} tensor;
-
 typedef struct shown {
   union {                          /* first, as users know this address and nothing else */
     struct {                       /* DLManagedTensor */
-      tensor tensor;
+      pn_dltensor tensor;
       void *context;
       void (*deleter)(struct shown *);
     } old;
@@ -27,7 +17,7 @@ typedef struct shown {
       void *context;
       void (*deleter)(struct shown *);
       uint64_t flags;
-      tensor tensor;
+      pn_dltensor tensor;
     } versioned;
   };
   PyObject *owner;
@@ -66,7 +56,7 @@ void *pn_dlpack_new(int versioned, uintptr_t owner, uintptr_t address, int devic
 {
   shown *it = calloc(1, sizeof *it + 2 * (size_t)ndim * sizeof it->numbers[0]);
   if (it == NULL) return NULL;
-  tensor made = {.data = (void *)address, .device_type = device_type, .device_id = device_id, .ndim = ndim,
+  pn_dltensor made = {.data = (void *)address, .device_type = device_type, .device_id = device_id, .ndim = ndim,
                  .code = (uint8_t)code, .bits = (uint8_t)bits, .lanes = 1, .shape = it->numbers, .strides = it->numbers + ndim};
   int64_t step = 1;
   for (int i = ndim - 1; i >= 0; i--) {

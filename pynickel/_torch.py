@@ -3,11 +3,41 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from typing import Any
 
+from ._dlpack import get_pointer
+from ._nccl import lib
+from .enums import DataType
 from .layout import DEVICE, HOST, View, not_dense
 
 HOME = {"cpu": (HOST, "host memory"), "cuda": (DEVICE, "memory of a CUDA device")}  # torch calls AMD's GPUs cuda, too
+
+
+TYPES = tuple(DataType)  # in NCCL's order
+
+
+class Table(ctypes.Structure):
+    """The beginning of DLPackExchangeAPI, torch's functions for callers in C."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p), ("allocate", ctypes.c_void_p),
+        ("export", ctypes.c_void_p), ("take", ctypes.c_void_p), ("describe", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+def reader(kind: Any) -> Callable[[Any], tuple[int, int, DataType] | None]:
+    """A function of C that tells address, count and type of a usual tensor of that class, by torch's table for C, where it has one.
+
+    It says None of what is not dense host memory of two or more elements; without a table, of everything.
+    """
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    table = None if capsule is None else Table.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
+    if table is None or table.major != 1 or not table.describe:
+        return lambda tensor: None
+    made: Callable[[Any], Any] = ctypes.cast(lib.pn_tensor_reader(table.describe, id(TYPES)), ctypes.py_object).value
+    return made
 
 
 def read(tensor: Any, name: str, writable: bool) -> View:

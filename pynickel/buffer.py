@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from . import driver
 from ._nccl import ffi
 from ._numpy import CHARS, NOWHERE
 from ._pointer import LIMIT
@@ -23,6 +24,7 @@ MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still
 ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
 numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
 tensor: Any = None  # torch.Tensor, once the caller has brought torch
+tensor_facts: Any = None  # _torch.reader's function for it
 tensors: set[Any] = set()  # torch.Tensor and torch.nn.Parameter, once the caller has brought torch
 torch_dtypes: dict[Any, DataType] = {}  # without complex ones, so that among dense tensors only one of one element can be lazy
 
@@ -44,6 +46,8 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
         except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
             pass
     elif type(buffer) in tensors and count is None and dtype is None:
+        if (memory is HOST or memory is BOTH) and (not writable or buffer.is_leaf) and (found := tensor_facts(buffer)) is not None:
+            return (*found, buffer.untyped_storage())
         try:
             size = buffer.numel()
             if (
@@ -80,6 +84,16 @@ def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any
         except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
             pass
     elif type(send) in tensors and type(recv) in tensors and count is None and dtype is None:
+        if (
+            (memory is HOST or memory is BOTH) and recv.is_leaf
+            and (sent := tensor_facts(send)) is not None and (received := tensor_facts(recv)) is not None
+        ):  # fmt: skip
+            s, size, element = sent
+            r = received[0]
+            if received[1] == size and received[2] is element:
+                nbytes = size * ITEMSIZE[element]
+                if r - nbytes >= s or s >= r + nbytes or s == r:
+                    return s, r, size, element, None
         try:
             kind, size = send.dtype, send.numel()
             if (
@@ -160,14 +174,10 @@ def look(obj: Any, name: str, writable: bool, memory: str, stream: Any = None) -
             "array, or load NVIDIA's or AMD's library"
         )
     if memory == DEVICE and view.where == HOST and view.dtype is not None:
-        from . import driver
-
         driver.refuse_plain_memory(view.address, f"{name} ({type(obj).__name__})")
     if isinstance(memory, Gpu) and view.where == DEVICE and view.nbytes:
         refuse_other_gpu(view, memory, f"{name} ({type(obj).__name__})")
     if view.after is not None:
-        from . import driver
-
         driver.order(view.after, as_stream(stream))
     return view
 
@@ -179,8 +189,6 @@ def on_gpu(memory: str, tensor: Any) -> bool:
 
 def refuse_other_gpu(view: View, memory: Gpu, name: str) -> None:
     """Raise for memory of a GPU that is not the communicator's."""
-    from . import driver
-
     found = driver.ordinal(view.address) if view.gpu is None else view.gpu
     if found is not None and found != memory.number:
         raise ValueError(
@@ -198,7 +206,7 @@ def held(keep: Any) -> Any:
 
 def remember(obj: Any, view: View) -> None:
     """From the next time on NumPy's arrays and torch's tensors of this type take the shortcut."""
-    global ndarray, tensor
+    global ndarray, tensor, tensor_facts
     known = DTYPES.get(dtype_name(view.dtype))
     if is_a(obj, "numpy", "ndarray"):
         ndarray = sys.modules["numpy"].ndarray
@@ -206,7 +214,10 @@ def remember(obj: Any, view: View) -> None:
             numpy_dtypes[obj.dtype] = known
     elif is_a(obj, "torch", "Tensor"):
         torch = sys.modules["torch"]
-        tensor = torch.Tensor
+        if tensor is None:
+            from . import _torch
+
+            tensor_facts, tensor = _torch.reader(torch.Tensor), torch.Tensor
         tensors.update((tensor, torch.nn.Parameter))
         if known is not None:
             torch_dtypes[obj.dtype] = known

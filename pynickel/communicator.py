@@ -11,7 +11,7 @@ from . import _nccl, batch, make, p2p
 from . import buffer as buffers
 from ._nccl import ffi
 from .batch import Operation, open_groups
-from .buffer import MOST, alike, check_apart, pair, single, torch_dtypes
+from .buffer import MOST, alike, check_apart, pair, single
 from .config import CollConfig, Config
 from .deadline import checked_timeout
 from .enums import DataType, RedOp, uint8
@@ -138,15 +138,11 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         t: Any
         if recv is None:
             x: Any = send
-            try:
-                plain = (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                    type(x) is buffers.tensor and x.is_cpu and (t := torch_dtypes.get(x.dtype)) is not None and not x.requires_grad
-                    and x.is_contiguous() and (n := x.numel()) > 1 and count is None and dtype is None
-                    and self._plain and (s := x.data_ptr())
-                )  # fmt: skip
-            except RuntimeError:  # no plain memory
-                plain = False
-            if plain:
+            if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
+                type(x) is buffers.tensor and not x.requires_grad and count is None and dtype is None and self._plain
+                and (found := buffers.tensor_facts(x)) is not None
+            ):  # fmt: skip
+                s, n, t = found
                 keep = None
             else:
                 s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)

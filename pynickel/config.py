@@ -189,15 +189,21 @@ def event(value: Any) -> Any:
         value = getattr(value, attribute, value)
     if isinstance(value, bool) or not (hasattr(value, "__index__") or hasattr(value, "__int__")):
         raise TypeError(f"launchCompletionEvent must be a CUDA event or its handle, not {value!r}")
+    if not 0 <= int(value) < 1 << 64:
+        raise ValueError(f"launchCompletionEvent {value!r} is no handle: it must be at least 0 and below 2**64")
     return ffi.cast("cudaEvent_t", int(value))
 
 
 def extensions(value: Any, kept: list[Any]) -> Any:
     """A linked list of vendor options."""
     after = ffi.NULL
-    for vendor, option, setting in reversed(list(value)):
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, (list, tuple)) and len(one) == 3 for one in value):
+        raise TypeError(f"ext must be a list of (vendorId, optionId, value), not {value!r}")
+    for vendor, option, setting in reversed(value):
         node = ffi.new("ncclConfigExt_t *")
-        node.next, node.key.vendorId, node.key.optionId = after, vendor, option
+        node.next = after
+        node.key.vendorId = convert(ffi.typeof("int"), "ext", vendor, kept)
+        node.key.optionId = convert(ffi.typeof("int"), "ext", option, kept)
         if isinstance(setting, str):
             node.val.s = chars(setting, "ext", kept)
         else:

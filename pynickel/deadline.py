@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from numbers import Real
 
 
 def checked_timeout(timeout: float | None) -> float | None:
     """Seconds, or None."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
     if not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds (math.inf waits for ever), not {timeout!r}")

@@ -69,6 +69,8 @@ class Family(Calls):
         (ncclCommShrink)
         """
         refuse_in_group("shrink()")
+        if not isinstance(exclude, Iterable):
+            raise TypeError(f"exclude must be a list of ranks, not {exclude!r}")
         leaving = sorted({self._one_of(rank, "exclude") for rank in exclude})
         if not leaving or self._rank in leaving:
             found = f"{leaving}, which has this rank, {self._rank}: only those that stay call it" if leaving else "empty"
@@ -142,6 +144,8 @@ class Family(Calls):
         Both must descend from one communicator by split, duplicate, shrink or grow (or be it); nothing is communicated.
         """
         own = self._one_of(rank, "rank")
+        if not isinstance(to, Lifetime):
+            raise TypeError(f"to must be a Communicator, not {to!r}")
         shared = [place for place in self._places if place in to._places]
         if not shared:
             raise ValueError(f"{self!r} and {to!r} descend from no common communicator, so their ranks cannot be compared")

@@ -488,6 +488,8 @@ def test_bad_timeout(timeout: Any, comm: Communicator) -> None:
     for call in calls:
         with pytest.raises(TypeError if timeout in ("3", True) else ValueError, match="timeout"):
             call()
+    for number in (np.float32(9), np.int64(9), 9, float("inf")):
+        comm.barrier(number)
     assert comm.state == "ready"
 
 

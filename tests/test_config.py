@@ -141,7 +141,11 @@ def test_on_the_cpu_library() -> None:
     [(lambda: Config(maxCTAs="4"), TypeError, "maxCTAs must be an int"), (lambda: Config(netName=4), TypeError, "netName must be a str"),  # type: ignore[arg-type]
      (lambda: Config(maxCTAs=2**31), ValueError, "maxCTAs"), (lambda: CollConfig(userProfilerTag=-1), ValueError, "userProfilerTag"),
      (lambda: Config(max_ctas=3), TypeError, "max_ctas"), (lambda: Config(netName="a\0b"), TypeError, "zero characters"),  # type: ignore[call-arg]
-     (lambda: CollConfig(launchCompletionEvent="now"), TypeError, "CUDA event")],
+     (lambda: CollConfig(launchCompletionEvent="now"), TypeError, "CUDA event"),
+     (lambda: CollConfig(launchCompletionEvent=-1), ValueError, "launchCompletionEvent"),
+     (lambda: CollConfig(launchCompletionEvent=1 << 64), ValueError, "launchCompletionEvent"),
+     (lambda: CollConfig(ext=5), TypeError, "ext must be a list"), (lambda: CollConfig(ext=[(1, 2)]), TypeError, "ext must be a list"),  # type: ignore[arg-type,list-item]
+     (lambda: CollConfig(ext=[("a", 2, 3)]), TypeError, "ext must"), (lambda: CollConfig(ext=[(1, 1 << 70, 3)]), ValueError, "ext must")],  # type: ignore[list-item]
 )  # fmt: skip
 def test_bad_values(make: Any, error: type[Exception], words: str) -> None:
     """A value of the wrong kind is refused when the configuration is made, by the field's name."""

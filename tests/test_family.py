@@ -141,11 +141,11 @@ def test_the_living_go_on(how: str) -> None:
     assert outcomes(3, program)[::2] == [(0, 2, 2.0), (1, 2, 2.0)]
 
 
-@pytest.mark.parametrize(("exclude", "words"), [([], "empty"), ([0], "has this rank"), ([2], r"0\.\.1")])
-def test_bad_shrink(exclude: list[int], words: str) -> None:
-    """The list is not empty, has ranks of the communicator, and not the own one."""
+@pytest.mark.parametrize(("exclude", "words"), [([], "empty"), ([0], "has this rank"), ([2], r"0\.\.1"), (1, "list"), (None, "list")])
+def test_bad_shrink(exclude: Any, words: str) -> None:
+    """The list is one, is not empty, has ranks of the communicator, and not the own one."""
     comms = Communicator.init_all(2, "host")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError if isinstance(exclude, list) else TypeError, match=f"exclude.*{words}"):
         comms[0].shrink(exclude)
     pynickel.abort_all(comms)
 
@@ -191,6 +191,8 @@ def test_strangers(comm: Communicator) -> None:
         comm.translate(0, other)
     with pytest.raises(ValueError, match=r"0\.\.0"):
         comm.translate(1, comm)
+    with pytest.raises(TypeError, match="to must be a Communicator, not None"):
+        comm.translate(0, None)  # type: ignore[arg-type]
     assert comm.translate(0, comm) == 0
     other.abort()
 

@@ -80,7 +80,7 @@ def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", [pytest.param("prepend", marks=pytest.mark.slow), "importlib -n 2"])
+@pytest.mark.parametrize("mode", ["importlib", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("prepend", "importlib -n 2"))])
 def test_marker_and_fixtures(mode: str, tmp_path: Path) -> None:
     """A marked test's body runs on every rank, in any import mode, under xdist; skip, xfail and failures are told as the test's."""
     (tmp_path / "somebody.py").write_text("SCALE = 4\n")
