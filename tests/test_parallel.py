@@ -184,9 +184,10 @@ def test_wrong_numbers_of_children(n: Any, error: type[Exception]) -> None:
     assert parallel.nfork(0).receive() == {}
 
 
-def test_slices_have_the_methods() -> None:
-    """A slice of the list has the same methods as the list."""
-    children = parallel.nfork(3)
+def test_slices_and_sums_have_the_methods() -> None:
+    """A slice of the list, and the sum of two lists, have the same methods as the list."""
+    children = parallel.nfork(2) + parallel.nfork(1)
+    assert isinstance(children, parallel.Children) and [child.id for child in children] == list(parallel.children)[-3:]
     children[:2].exec(echo)
     children[:2].join("go")
     children[:2].send(0)
