@@ -24,6 +24,7 @@ from pynickel.rendezvous.ways import Way
 from pynickel.tools.run import free_port
 
 HERE = {"MASTER_ADDR": "127.0.0.1"}
+NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +211,8 @@ def test_key() -> None:
     keys = {"PYNICKEL_KEY": "0123456789abcdef"}
     assert all(isinstance(told, Verdict) and told.error is None for told in all_say(rank(0, 2, **keys), rank(1, 2, **keys)))
     zero, one = all_say(rank(0, 2, **keys), rank(1, 2, PYNICKEL_KEY="another secret of one"), seconds=1.0)
-    assert zero.error.missing == (1,) and "another key" in str(one)
+    assert zero.error.missing == (1,) and "another key than this process" in str(one)
+    assert "gave up after 1 s (1 with another key turned away); missing: rank 1" in str(zero.error)
 
 
 def test_without_a_key_nobody_listens_to_the_world() -> None:
@@ -258,13 +260,7 @@ def test_one_machine_without_mpi_or_torch(tmp_path: Path, monkeypatch: pytest.Mo
     )
     for form, more in families:
         envs = [
-            {
-                **{
-                    form.format(name): str(value)
-                    for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), (i, 2, i, 2), strict=True)
-                },
-                **more,
-            }
+            {**more, **{form.format(name): str(value) for name, value in zip(NAMES, (i, 2, i, 2), strict=True)}}
             for i in range(2)
         ]
         with ThreadPoolExecutor(2) as pool:
