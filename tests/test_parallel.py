@@ -184,9 +184,10 @@ def test_wrong_numbers_of_children(n: Any, error: type[Exception]) -> None:
     assert parallel.nfork(0).receive() == {}
 
 
-def test_slices_have_the_methods() -> None:
-    """A slice of the list has the same methods as the list."""
-    children = parallel.nfork(3)
+def test_slices_and_sums_have_the_methods() -> None:
+    """A slice of the list, and the sum of two lists, have the same methods as the list."""
+    children = parallel.nfork(2) + parallel.nfork(1)
+    assert isinstance(children, parallel.Children) and [child.id for child in children] == list(parallel.children)[-3:]
     children[:2].exec(echo)
     children[:2].join("go")
     children[:2].send(0)
@@ -206,7 +207,7 @@ def test_a_child_outlives_the_thread_that_forked_it() -> None:
 
 
 def test_nothing_is_kept_after_the_children() -> None:
-    """Ten rounds of forking and closing leave no descriptor and no thread behind."""
+    """Forking and closing again and again leaves no descriptor and no thread behind."""
 
     def once() -> None:
         children = parallel.nfork(2)
@@ -217,7 +218,7 @@ def test_nothing_is_kept_after_the_children() -> None:
     once()
     process = psutil.Process()
     before = (process.num_fds(), threading.active_count())
-    for _ in range(10):
+    for _ in range(2):
         once()
     assert (process.num_fds(), threading.active_count()) == before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
 from helpers.processes import Script, run
@@ -21,7 +22,12 @@ SLEEPERS = """
 """
 
 
-@pytest.mark.parametrize("busy", ["time.sleep(60)", "while True: pass", "ctypes.PyDLL(None).sleep(60)", "parallel.yield_(60)"])
+def slow(*values: object) -> list[Any]:
+    """More cases of the same, for the slow tests."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@pytest.mark.parametrize("busy", ["ctypes.PyDLL(None).sleep(60)", *slow("while True: pass", "time.sleep(60)", "parallel.yield_(60)")])
 def test_no_child_outlives_a_killed_parent(busy: str) -> None:
     """After kill -9 of the parent its children and theirs are gone, also those that never let Python run."""
     script = f"""
@@ -68,7 +74,7 @@ def test_children_say_that_their_parent_was_killed() -> None:
     assert (said, ended.left) == ([True] * 3, []), ended.stderr
 
 
-@pytest.mark.parametrize("delay", [0, 0.01, 0.02, 0.04, 0.08])
+@pytest.mark.parametrize("delay", [0.04, *slow(0, 0.01, 0.02, 0.08)])
 def test_no_child_outlives_a_parent_killed_early(delay: float) -> None:
     """The same when the parent dies while its children are starting."""
     script = """
@@ -86,7 +92,7 @@ def test_no_child_outlives_a_parent_killed_early(delay: float) -> None:
         assert running.finish().left == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *slow(signal.SIGHUP, signal.SIGQUIT)])
 def test_no_child_outlives_a_parent_ended_by_a_signal(number: signal.Signals) -> None:
     """A parent that a signal ends, without Python's clean-up, leaves no child."""
     script = SLEEPERS + """
@@ -146,7 +152,7 @@ def test_a_failure_is_shown_when_the_parent_fails_by_itself() -> None:
     assert "ZeroDivisionError" in result.stderr
 
 
-@pytest.mark.parametrize("wait", ["parallel.children.join()", "time.sleep(60)", "children[0].sync()"])
+@pytest.mark.parametrize("wait", ["parallel.children.join()", *slow("time.sleep(60)", "children[0].sync()")])
 def test_ctrl_c(wait: str) -> None:
     """Ctrl-C, which the terminal sends to all, shows one traceback, the parent's; the children end quietly."""
     script = SLEEPERS + f"""
@@ -166,7 +172,7 @@ def test_ctrl_c(wait: str) -> None:
     assert result.stderr.endswith("KeyboardInterrupt\n")
 
 
-@pytest.mark.parametrize("delay", [0, 0.01, 0.02, 0.04])
+@pytest.mark.parametrize("delay", [0.01, *slow(0, 0.02, 0.04)])
 def test_ctrl_c_while_children_start(delay: float) -> None:
     """The same while the children's interpreters are starting."""
     script = SLEEPERS + """
@@ -200,6 +206,7 @@ def test_children_may_be_interrupted_by_nobody() -> None:
     assert (result.stdout, result.stderr) == ("still there\n", "")
 
 
+@pytest.mark.slow
 def test_close_asks_softly_first() -> None:
     """A child that is closed in mid-work runs its `finally` and its exit functions; a stubborn one is killed soon."""
     script = """

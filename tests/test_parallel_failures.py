@@ -82,6 +82,7 @@ def test_a_failure_is_told_once_and_the_others_go_on() -> None:
     assert list(parallel.children) == [other.id]
 
 
+@pytest.mark.slow
 def test_a_cause_is_told_before_what_follows_from_it() -> None:
     """A child that fails because it lost somebody, and is first to say so, is told after the one that failed by itself; when nobody else
     fails, it is told half a second later, or at the wait's own deadline."""

@@ -40,6 +40,7 @@ def test_functions_and_classes_of_the_main_program() -> None:
     assert (result.stdout, result.stderr, result.returncode, result.left) == ("True 2 3 2\n", "", 0, [])
 
 
+@pytest.mark.slow
 def test_print_keeps_lines_whole() -> None:
     """Four children print 500 lines each into one file: each line is whole and begins with the child's id."""
     script = """

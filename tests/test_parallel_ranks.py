@@ -94,7 +94,7 @@ RANKS = """
 """
 
 
-@pytest.mark.parametrize("parent_takes_part", [False, True])
+@pytest.mark.parametrize("parent_takes_part", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_exception_in_one_rank(parent_takes_part: bool) -> None:
     """Scenario 47: a child raises between two all-reduces, and its peers lose it; the program ends with an error within seconds and shows
     that child's traceback, once, whoever was first to fail, and no process is left."""

@@ -140,6 +140,7 @@ def test_ssh_is_the_way_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     child.sync()
 
 
+@pytest.mark.slow
 def test_no_remote_child_outlives_a_killed_parent() -> None:
     """After kill -9 of the parent its remote children, their guardians and their own children are gone, even if Python cannot run."""
     script = """
@@ -202,6 +203,7 @@ def test_fork_has_a_deadline() -> None:
     parallel.run(sleep, timeout=10)
 
 
+@pytest.mark.slow
 def test_what_a_command_has_started_is_killed_with_it() -> None:
     """When a command must be killed nothing is left of what it has started here, whether its child came or not."""
     script = r"""

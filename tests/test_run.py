@@ -129,6 +129,16 @@ def test_command_that_cannot_start(tmp_path: Path) -> None:
     assert result.returncode == 1 and "SyntaxError" in result.stderr[result.stderr.index("pynickel run: rank ") :]
 
 
+@pytest.mark.parametrize("limit", [30, 31])
+def test_too_many_ranks_for_the_descriptors(limit: int) -> None:
+    """When descriptors run out, at whichever call, the run ends with the reason and how many it needs, and the ranks that were there."""
+    limited = f"import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n{MAIN}"
+    with Script(limited, "run", "-n", "40", "sleep", "60") as script:
+        result = script.finish(30)
+    assert result.left == [] and result.returncode == 126 and result.stdout == ""
+    assert result.stderr == "pynickel run: 'sleep' cannot be started: Too many open files; 40 ranks need 80 and a few more: ulimit -n\n"
+
+
 def test_rank_that_ends_before_it_has_come() -> None:
     """Scenario 49: a rank that ends with status 0 before it has joined is missing at the deadline of the others, and named."""
     program = "import os, sys\nif os.environ['RANK'] == '1': sys.exit()\nfrom pynickel import rendezvous\nrendezvous.init(timeout=1)"

@@ -41,6 +41,10 @@ class Children(list[Child], Group):
             return Children(super().__getitem__(index))
         return super().__getitem__(index)
 
+    def __add__(self, more: list[Child]) -> Children:  # type: ignore[override]  # list itself would take others, and lose the methods
+        """Return these children and more of them, with the same methods: those of two hosts, say."""
+        return Children([*self, *more])
+
 
 class Table(Mapping[int, Child], Group):
     """The children of this process by id, in the order in which they were forked."""

@@ -148,7 +148,7 @@ def decide(log: ways.Log, me: Introduction, until: float, seconds: float) -> Ver
             return Verdict(rows or [row], late)
         elif time.monotonic() >= until:
             gave_up, until = True, time.monotonic() + _LAST_WORD
-            log.append(row._replace(what=GAVE_UP, text=f"gave up after {seconds:g} s").to_bytes())
+            log.append(row._replace(what=GAVE_UP, text=f"gave up after {seconds:g} s{log.note}").to_bytes())
 
 
 def read(data: list[bytes]) -> list[Row]:

@@ -130,6 +130,7 @@ class MpiLog:
     broadcast, then rank 0's last one."""
 
     silence = "MPI's ranks tell each other when all have come, so which of them has not is not known"
+    note = ""
 
     def __init__(self, comm: Any) -> None:
         self._comm, self._n, self._rank = comm, int(comm.Get_size()), int(comm.Get_rank())

@@ -43,6 +43,11 @@ class Server:
         """The port it listens on."""
         return int(self._listening[0].getsockname()[1])
 
+    @property
+    def note(self) -> str:
+        """Who has been turned away, who may well be the ranks that are missing."""
+        return f" ({self.strangers} with another key turned away)" if self.strangers else ""
+
     def append(self, row: bytes) -> None:
         """Add a row, and send it to everybody who is there."""
         self._rows.append(row)
@@ -130,6 +135,7 @@ class Guest:
     """Another rank's side: connected to rank 0's log."""
 
     silence = "rank 0 does not answer"
+    note = ""
 
     def __init__(self, client: Client, where: str) -> None:
         self._client, self._where = client, where

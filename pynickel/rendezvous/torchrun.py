@@ -39,6 +39,7 @@ class AgentLog:
     """The rows of one rendezvous in the store of torchrun's agent: a counter gives each its number."""
 
     silence = "torchrun's store does not answer"
+    note = ""
 
     def __init__(self, env: Environment, turn: int, until: float) -> None:
         host, port = env[ADDRESS], int(env[PORT])

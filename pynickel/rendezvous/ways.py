@@ -24,6 +24,10 @@ class Log(Protocol):
 
     silence: str
 
+    @property
+    def note(self) -> str:
+        """A remark in brackets, if there is one, for the error at the deadline."""
+
     def append(self, row: bytes) -> None:
         """Add a row."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import selectors
@@ -120,8 +121,9 @@ class Ranks:
         """Start all ranks; the exit status if that is impossible."""
         keeper = os.getpid()
         for number, env in enumerate(self.environments):
-            reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
+            writes: tuple[int, ...] = ()
             try:
+                reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
                 process = subprocess.Popen(
                     self.command,
                     stdin=subprocess.DEVNULL,
@@ -131,7 +133,7 @@ class Ranks:
                     preexec_fn=lambda: begin(keeper),
                 )
             except OSError as error:
-                print(f"pynickel run: {self.command[0]!r} cannot be started: {error.strerror}{self._hint()}", file=sys.stderr)
+                print(f"pynickel run: {self.command[0]!r} cannot be started: {error.strerror}{self._hint(error)}", file=sys.stderr)
                 return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
             finally:
                 for descriptor in writes:
@@ -144,7 +146,9 @@ class Ranks:
                 selector.register(descriptor, selectors.EVENT_READ)
         return 0
 
-    def _hint(self) -> str:
+    def _hint(self, error: OSError) -> str:
+        if error.errno == errno.EMFILE:
+            return f"; {len(self.environments)} ranks need {2 * len(self.environments)} and a few more: ulimit -n"
         return "; a Python program is started by: python " + self.command[0] if self.command[0].endswith(".py") else ""
 
     def _turn(self, selector: selectors.BaseSelector, waker: int, launcher: int) -> bool:
