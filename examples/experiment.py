@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -199,17 +200,26 @@ def positive(text: str) -> int:
 
 
 def main(kind: Any, options: argparse.Namespace, usage: argparse.ArgumentParser) -> int:
-    """Start; the exit status is 2 if the options do not fit."""
+    """Start; the exit status is 2 if the options do not fit, 1 if a rank fails, which brings the others down too."""
     torch.set_num_threads(options.threads)
     try:
         comm = open_comm(options.comm)
     except (ImportError, RuntimeError) as error:
         usage.error(str(error))
+    fits = failed = False
     try:
         experiment: Experiment = kind(options, comm.device)
-        if not comm.size <= options.batch <= len(experiment.x):
-            usage.error(f"--batch {options.batch} must be from {comm.size}, the processes, to {len(experiment.x)}, the samples")
-        run(experiment, comm, options)
-    finally:
-        comm.close()
+        fits = comm.size <= options.batch <= len(experiment.x)
+        if fits:
+            run(experiment, comm, options)
+    except (Exception, KeyboardInterrupt):
+        traceback.print_exc()
+        failed = True
+    # Out of the except clause, because a traceback keeps alive what the end must wait for: torch's threads, say.
+    if failed:
+        comm.abort()
+        return 1
+    comm.close()
+    if not fits:
+        usage.error(f"--batch {options.batch} must be from {comm.size}, the processes, to {len(experiment.x)}, the samples")
     return os.EX_OK

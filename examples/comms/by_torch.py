@@ -46,6 +46,10 @@ class Distributed(TensorComm):
 
     def close(self) -> None:
         distributed.barrier()  # a rank that leaves while another is still at work can bring that one down
+        self.abort()
+
+    def abort(self) -> None:
+        # The group has threads; one that is still there when Python ends can abort the process.
         distributed.destroy_process_group()
 
 
