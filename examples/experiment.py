@@ -87,10 +87,13 @@ class Run:
                 torch.save({"epoch": epoch, "model": self.model.state_dict()}, self.folder / f"epoch_{epoch}.pt")
                 self.experiment.draw(self.model.eval(), self.folder, epoch)
 
-    def epoch(self, epoch: int) -> None:
-        """All batches once. Every rank knows the whole order and takes its part of each batch, so their number changes nothing."""
+    def epoch(self, epoch: int, most: int | None = None) -> None:
+        """All batches once, or the first so many.
+
+        Every rank knows the whole order and takes its part of each batch, so the number of ranks changes nothing.
+        """
         experiment, batch, count = self.experiment, self.options.batch, len(self.experiment.x)
-        steps = count // batch  # the last batch, if it is not whole, is left out
+        steps = min(count // batch, most or count)  # the last batch, if it is not whole, is left out
         order = shard(count, 0, 1, [self.options.seed, epoch])[: steps * batch].reshape(steps, batch)
         generator = torch.Generator().manual_seed(self.options.seed * 10007 + epoch)
         noise = torch.randn(batch, steps, experiment.noise, generator=generator, dtype=torch.float64)
@@ -133,7 +136,7 @@ def run(experiment: Experiment, comm: Comm, options: argparse.Namespace) -> None
         folder.mkdir(parents=True, exist_ok=True)
         parameters = sum(parameter.numel() for parameter in experiment.model().parameters())
         print(f"{experiment.name}: {comm.name}, {comm.size} processes, {parameters:,} parameters, batch {options.batch} in all", flush=True)
-    Run(experiment, comm, options, None, "").epoch(1)  # torch has things to load, which no run shall have to wait for
+    Run(experiment, comm, options, None, "").epoch(1, most=5)  # torch has things to load, which no run shall have to wait for
     runs = []
     for number in range(1, options.runs + 1):
         last = number == options.runs
