@@ -139,12 +139,18 @@ def tell(figures: Figures, updates: int, out: TextIO) -> None:
 
 
 def judged(figures: Figures) -> list[str]:
-    """Who is the fastest with several processes."""
+    """Who is the fastest with several processes; and whether several are worth while at all."""
+    middle = {key: statistics.median(seconds) for key, seconds in figures.items()}
     lines = []
-    for net, batch, processes in sorted({(net, batch, processes) for net, batch, _, processes in figures if processes > 1}):
-        medians = {comm: statistics.median(figures[key]) for comm in COMMS if (key := (net, batch, comm, processes)) in figures}
-        if len(medians) > 1:
-            lines.append(f"{net}, batch {batch}, {processes} processes: {' < '.join(sorted(medians, key=lambda comm: medians[comm]))}")
+    for net, batch, processes in sorted({(net, batch, processes) for net, batch, _, processes in middle if processes > 1}):
+        first, *others = sorted((middle[key], comm) for comm in COMMS if (key := (net, batch, comm, processes)) in middle)
+        rest = ", ".join(f"{comm} takes x {seconds / first[0]:.2f}" for seconds, comm in others)
+        lines.append(f"{net}, batch {batch}, {processes} processes: {first[1]} is the fastest{': ' if rest else ''}{rest}")
+    for net, batch in sorted({key[:2] for key in middle if key[3] > 1 and (key[0], key[1], "serial", 1) in middle}):
+        seconds, processes, comm = min((middle[key], key[3], key[2]) for key in middle if key[:2] == (net, batch) and key[3] > 1)
+        gain = middle[net, batch, "serial", 1] / seconds
+        verdict = f"more processes {'win' if gain > 1 else 'lose'}"
+        lines.append(f"{net}, batch {batch}: {verdict}, at best x {gain:.2f} with {processes} over {comm} against one process")
     return lines
 
 

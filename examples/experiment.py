@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,13 @@ class Run:
                 torch.save({"epoch": epoch, "model": self.model.state_dict()}, self.folder / f"epoch_{epoch}.pt")
                 self.experiment.draw(self.model.eval(), self.folder, epoch)
 
-    def epoch(self, epoch: int) -> None:
-        """All batches once. Every rank knows the whole order and takes its part of each batch, so their number changes nothing."""
+    def epoch(self, epoch: int, most: int | None = None) -> None:
+        """All batches once, or the first so many.
+
+        Every rank knows the whole order and takes its part of each batch, so the number of ranks changes nothing.
+        """
         experiment, batch, count = self.experiment, self.options.batch, len(self.experiment.x)
-        steps = count // batch  # the last batch, if it is not whole, is left out
+        steps = min(count // batch, most or count)  # the last batch, if it is not whole, is left out
         order = shard(count, 0, 1, [self.options.seed, epoch])[: steps * batch].reshape(steps, batch)
         generator = torch.Generator().manual_seed(self.options.seed * 10007 + epoch)
         noise = torch.randn(batch, steps, experiment.noise, generator=generator, dtype=torch.float64)
@@ -132,7 +136,7 @@ def run(experiment: Experiment, comm: Comm, options: argparse.Namespace) -> None
         folder.mkdir(parents=True, exist_ok=True)
         parameters = sum(parameter.numel() for parameter in experiment.model().parameters())
         print(f"{experiment.name}: {comm.name}, {comm.size} processes, {parameters:,} parameters, batch {options.batch} in all", flush=True)
-    Run(experiment, comm, options, None, "").epoch(1)  # torch has things to load, which no run shall have to wait for
+    Run(experiment, comm, options, None, "").epoch(1, most=5)  # torch has things to load, which no run shall have to wait for
     runs = []
     for number in range(1, options.runs + 1):
         last = number == options.runs
@@ -199,17 +203,26 @@ def positive(text: str) -> int:
 
 
 def main(kind: Any, options: argparse.Namespace, usage: argparse.ArgumentParser) -> int:
-    """Start; the exit status is 2 if the options do not fit."""
+    """Start; the exit status is 2 if the options do not fit, 1 if a rank fails, which brings the others down too."""
     torch.set_num_threads(options.threads)
     try:
         comm = open_comm(options.comm)
     except (ImportError, RuntimeError) as error:
         usage.error(str(error))
+    fits = failed = False
     try:
         experiment: Experiment = kind(options, comm.device)
-        if not comm.size <= options.batch <= len(experiment.x):
-            usage.error(f"--batch {options.batch} must be from {comm.size}, the processes, to {len(experiment.x)}, the samples")
-        run(experiment, comm, options)
-    finally:
-        comm.close()
+        fits = comm.size <= options.batch <= len(experiment.x)
+        if fits:
+            run(experiment, comm, options)
+    except (Exception, KeyboardInterrupt):
+        traceback.print_exc()
+        failed = True
+    # Out of the except clause, because a traceback keeps alive what the end must wait for: torch's threads, say.
+    if failed:
+        comm.abort()
+        return 1
+    comm.close()
+    if not fits:
+        usage.error(f"--batch {options.batch} must be from {comm.size}, the processes, to {len(experiment.x)}, the samples")
     return os.EX_OK

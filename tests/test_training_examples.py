@@ -19,6 +19,7 @@ from helpers import processes, snippets
 NEEDED = ("torch", "sklearn", "tqdm", "matplotlib")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(200),  # several starts of torch in each test, perhaps on a busy machine
     pytest.mark.skipif(any(find_spec(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
 ]
 ROOT = snippets.ROOT
@@ -64,7 +65,7 @@ def written(folder: Path) -> list[str]:
 
 def test_franke(tmp_path: Path) -> None:
     """Franke's function with serial, pynickel, gloo and MPI, 1 to 3 processes: one validation curve to float64 rounding."""
-    same_everywhere(tmp_path, "franke.py --runs 2", parameters="10,501 parameters")
+    same_everywhere(tmp_path, "franke.py --runs 2 --batch 1000", parameters="10,501 parameters")
     assert written(tmp_path / "pynickel") == [
         "epoch_1.pt", "epoch_2.pt", "predictions_1.npy", "predictions_2.npy", "result.json", "surfaces_1.png", "surfaces_2.png",
         "valid.npy", "valid.png",
@@ -73,7 +74,7 @@ def test_franke(tmp_path: Path) -> None:
 
 def test_digits_vae(tmp_path: Path) -> None:
     """The auto-encoder in the original's sizes, the same way, although its loss has random numbers in it."""
-    same_everywhere(tmp_path, "digits_vae.py --runs 1 --original", parameters="1,068,820 parameters")
+    same_everywhere(tmp_path, "digits_vae.py --runs 1 --original --batch 300", parameters="1,068,820 parameters")
     assert written(tmp_path / "pynickel") == [
         "epoch_1.pt", "epoch_2.pt", "interpolation_1.png", "interpolation_2.png", "predictions_1.npy", "predictions_2.npy",
         "reconstructions_1.png", "reconstructions_2.png", "result.json", "valid.npy", "valid.png",
@@ -93,6 +94,36 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         assert done.returncode == 2 and words in done.stderr and done.left == [], done
 
 
+FAILS = """
+import os, sys
+sys.path.insert(0, {examples!r})
+import experiment, franke
+
+class Fails(franke.Franke):
+    def loss(self, model, x, y, noise):
+        if os.environ.get("PMIX_RANK", os.environ.get("RANK")) == "1":
+            raise ArithmeticError("on rank 1")
+        return super().loss(model, x, y, noise)
+
+usage = experiment.parser("", 1, 500)
+sys.exit(experiment.main(Fails, usage.parse_args(), usage))
+"""
+
+
+def test_a_rank_fails(tmp_path: Path) -> None:
+    """A rank that fails says why and takes the others along, soon, with an ordinary exit status, and leaves nothing."""
+    (tmp_path / "fails.py").write_text(FAILS.format(examples=str(ROOT / "examples")))
+    for comm, launcher in LAUNCHERS.items():
+        if comm == "serial" or comm == "mpi" and (shutil.which("mpiexec") is None or find_spec("mpi4py") is None):
+            continue
+        program = f"python {shlex.quote(str(tmp_path))}/fails.py --output {shlex.quote(str(tmp_path))} --comm {comm} --no-pictures"
+        command = f"{launcher.replace('-n 3', '-n 2')} {program}"
+        done = processes.run(snippets.EXEC, command, deadline=40, env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
+        told = done.stdout + done.stderr
+        assert done.returncode == 1 and "ArithmeticError: on rank 1" in told and "terminate called" not in told, told
+        assert done.left == [], comm
+
+
 def test_benchmark(tmp_path: Path) -> None:
     """The benchmark adds to its figures, tells who is the fastest, and draws."""
     script = f"python {shlex.quote(str(ROOT / 'benchmarks' / 'training_scaling.py'))} --json figures.json"
@@ -101,4 +132,6 @@ def test_benchmark(tmp_path: Path) -> None:
     done = snippets.run_in(tmp_path, f"{script} --report --plot scaling.png", 20)
     assert re.search(r"franke +128 +1 +serial .* 2 +x 1.00 ", done.stdout)
     assert re.search(r"franke +128 +2 +pynickel ", done.stdout)
+    assert "franke, batch 128, 2 processes: pynickel is the fastest\n" in done.stdout
+    assert re.search(r"franke, batch 128: more processes (win|lose), at best x [0-9.]+ with 2 over pynickel against", done.stdout)
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")

@@ -1,6 +1,6 @@
 """One interface for data-parallel training over five libraries, so that an experiment changes nothing but a name.
 
-`open_comm(name)` gives a Comm: its rank and size, barrier, copy_model, average_gradients, comm_error.
+`open_comm(name)` gives a Comm: its rank and size, barrier, copy_model, average_gradients, comm_error, close, abort.
 """
 # SPDX-License-Identifier: Apache-2.0
 

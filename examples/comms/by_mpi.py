@@ -28,6 +28,9 @@ class Mpi(TensorComm):
     def barrier(self) -> None:
         self.comm.Barrier()
 
+    def abort(self) -> None:
+        self.comm.Abort(1)  # else the others would wait for ever
+
     def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
         host = tensor.cpu().contiguous()
         self.comm.Bcast(host.numpy(), root)

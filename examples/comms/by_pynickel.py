@@ -40,6 +40,9 @@ class Nickel(Comm):
     def close(self) -> None:
         self.comm.close()
 
+    def abort(self) -> None:
+        self.comm.abort()
+
 
 def open_comm(name: str) -> Comm:
     """All ranks of the launcher: pynickel run, torchrun, mpiexec, srun, or one process alone."""

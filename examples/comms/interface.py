@@ -41,6 +41,10 @@ class Comm(ABC):
         """The end, which all ranks reach."""
         return
 
+    def abort(self) -> None:
+        """The end of a rank that has failed; the others, which wait for it, fail too."""
+        return
+
 
 class TensorComm(Comm):
     """What follows from a broadcast and a sum. As in pynickel.training, gradients travel as one vector, kept between steps."""
