@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from helpers.mps import fine, stand_ins
 
 import pynickel
 from pynickel.tools.cli import main
@@ -124,6 +125,7 @@ def test_left_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     unused, used = tmp_path / "nccl-unused", tmp_path / "nccl-used"
     for file in (unused, used):
         file.write_text("x")
+    monkeypatch.setattr(kill, "FRESH", 0.0)
     monkeypatch.setattr(kill, "LEFT", str(tmp_path / "nccl-*"))
     monkeypatch.setattr(kill, "mapped_names", lambda: {str(used)})
     assert kill.clean() == [f"{unused} was left over, and is deleted"]
@@ -152,3 +154,53 @@ def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
     text, length = library.ffi.new("char[]", 40), library.ffi.new("size_t *")
     library.check(library.lib.nickelInspect(os.getpid(), segment, text, 40, length), "nickelInspect")
     assert len(library.ffi.string(text)) == 39 and length[0] > 100
+
+
+@pytest.mark.parametrize("how", ["works", "hangs"])
+def test_clients_of_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A client of an MPS daemon is listed with its server, and kill has the daemon take it off the GPU before the signal; a daemon that
+    hangs hinders neither for long."""
+    monkeypatch.setattr(held, "MPS_DEADLINE", 1.0)
+    client = subprocess.Popen(["sleep", "60"])
+    try:
+        with stand_ins(tmp_path, monkeypatch) as machine:
+            fine("start")
+            machine.servers(s77=[client.pid])
+            (found,) = held.find(pids=[client.pid])
+            assert found.mps_server == 77 and found.communicators == []
+            row = next(line for line in CliRunner().invoke(main, ["ps"]).output.splitlines() if line.startswith(f"{client.pid} "))
+            assert "MPS client" in row and " 77 " in row and row.endswith("sleep 60")
+            machine.how(how)
+            if how == "hangs":
+                assert kill.end([found], 3.0) == []
+                assert client.wait(10) == -signal.SIGTERM
+                machine.how("works")
+            else:
+                ended = CliRunner().invoke(main, ["kill", "--yes", str(client.pid)])
+                assert ended.exit_code == 0 and f"{client.pid}: terminate_client of all GPUs: 0" in ended.output
+                assert client.wait(10) == -signal.SIGTERM and f"terminate_client 77 {client.pid}" in machine.told
+            fine("stop")
+    finally:
+        client.kill()
+        client.wait()
+
+
+def test_a_segment_that_is_not_what_it_seems(comm: pynickel.Communicator) -> None:
+    """What another process owns may be anything: a file of a segment's name with a segment's first page, cut off behind it, with any
+    number of ranks, or with words that mean nothing, is told of or refused, and ends nobody."""
+    library = pynickel.load("host")
+    fds = held.open_files(os.getpid())[0]
+    fd = next(fd for fd in fds if (found := held.inspect(library, os.getpid(), fd)) and found["ranks"])
+    whole = os.pread(fd, 1 << 20, 0)
+    fake = os.memfd_create("nickel-fake")
+    noise = os.urandom(1 << 16)
+    for text in (whole, whole[:4096], whole[:100], bytes(8192), whole[:16] + noise, whole[:4096] + noise, whole[:64] + noise):
+        os.ftruncate(fake, 0)
+        os.pwrite(fake, text, 0)
+        for place in range(0, 256, 4):  # somewhere there is the number of ranks
+            os.pwrite(fake, (3).to_bytes(4, "little"), place)
+            held.inspect(library, os.getpid(), fake)
+            os.pwrite(fake, (0xFFFFFFF0).to_bytes(4, "little"), place)
+            held.inspect(library, os.getpid(), fake)
+            os.pwrite(fake, text[place : place + 4], place)
+    os.close(fake)
