@@ -20,7 +20,7 @@ from helpers.mps import fine, stand_ins
 
 import pynickel
 from pynickel.tools.cli import main
-from pynickel.tools.processes import held, kill
+from pynickel.tools.processes import held, kill, ps
 
 JOB = """
 import signal, sys, time
@@ -87,8 +87,9 @@ def test_ps_shows_who_waits_for_whom(tmp_path: Path) -> None:
 
 
 def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
-    """Without --yes it asks, and no is no; with it the ranks end at SIGTERM, and nothing holds a communicator afterwards."""
+    """Without --yes it asks, and no is no; with it the ranks end at SIGTERM, a stopped one too, and nothing holds a communicator then."""
     with hanging(tmp_path) as found:
+        os.kill(found[0].pid, signal.SIGSTOP)
         pids = [str(one.pid) for one in found]
         ended = CliRunner().invoke(main, ["kill", *pids], input="n\n")
         assert ended.exit_code == 1 and len(mine(tmp_path / "job.py")) == 3
@@ -106,6 +107,12 @@ def test_kill_does_not_stop_at_deaf_ones(tmp_path: Path) -> None:
         (deaf,) = [one.pid for one in found for _, rank in one.ranks() if rank["rank"] == 1]
         ended = CliRunner().invoke(main, ["kill", "--yes", "--grace", "0.2", str(deaf)])
         assert ended.exit_code == 0 and f"{deaf} was killed" in ended.output
+
+
+def test_words_of_others_are_harmless() -> None:
+    """A command line stays one line of the table, and cannot tell the terminal what to do."""
+    row = ps.rows_of(held.Held(1, "u", 0.0, "/x", ["x", "a\n b\x1b[2Jc\t\x9b"], [], 5, False, None))[0]
+    assert row[-1] == "x 'a b?[2Jc ?'"
 
 
 def test_kill_touches_nobody_else() -> None:

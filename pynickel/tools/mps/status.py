@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..plain import plain
 from . import control, places
 from .places import Group, MpsError
 
@@ -111,12 +112,12 @@ def lines(found: dict[str, Any]) -> list[str]:
             said.append("  no server: the first client starts one")
     for one in found["servers"]:
         said.append(f"  server {one['pid']} of user {one['user']}: {one['state']}")
-        said += [f"    client {client['pid']} of user {client['user']}: {client['command']}" for client in one["clients"]]
+        said += [f"    client {client['pid']} of user {client['user']}: {plain(client['command'] or '')}" for client in one["clients"]]
         if not one["clients"]:
             said.append("    no clients; if it still holds memory, pynickel mps stop --force ends it")
     for name, entries in found["log"].items():
         if entries:
             said.append(f"  {name}:")
         for entry in entries:
-            said.append(f"    {entry['line']}" + (f"\n      = {entry['meaning']}" if entry["meaning"] else ""))
+            said.append(f"    {plain(entry['line'])}" + (f"\n      = {entry['meaning']}" if entry["meaning"] else ""))
     return said

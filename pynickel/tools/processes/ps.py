@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ..plain import plain
 from .held import Held, find
 
 COLUMNS = ("PID", "USER", "STARTED", "RANK", "STATE", "SHARED", "MPS", "WAITS IN", "FOR", "PROGRAM")
@@ -41,7 +42,7 @@ def command(all_users: bool, as_json: bool) -> None:
 def rows_of(held: Held) -> Sequence[Sequence[str]]:
     """A line for each rank; one for a process without any."""
     started = time.strftime("%m-%d %H:%M:%S", time.localtime(held.started))
-    program = shlex.join(held.command)[:120] or held.program
+    program = plain(shlex.join(held.command))[:120] or held.program
     begin = (str(held.pid), held.user, started)
     shared = f"{held.shared_bytes / (1 << 20):.1f} MiB"
     mps = "-" if held.mps_server is None else str(held.mps_server)
