@@ -124,6 +124,7 @@ def test_groups_share_no_gpu(machine: StandIns, tmp_path: Path) -> None:
     fine("stop", "--gpus", "0,2")
 
 
+@pytest.mark.slow
 def test_real_uuids(machine: StandIns) -> None:
     """A group of whole UUIDs, whose directories have only their beginnings, is found again; a beginning that fits two is refused."""
     for index in (0, 1):
@@ -159,6 +160,7 @@ int cuCtxSetCurrent(void *context) { return 0; }
 """
 
 
+@pytest.mark.slow
 def test_check_as_a_client(machine: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check selects every device of the group with a driver's library, and says what a failure means."""
     source = tmp_path / "cuda.c"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from helpers.mps import StandIns, fine, refused, stand_ins, wrapper_of
 
-from pynickel.tools.mps import control, places
+from pynickel.tools.mps import control, daemon, places
 
 
 @pytest.fixture
@@ -44,9 +44,10 @@ def test_a_hanging_daemon(machine: StandIns, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("how", "complaint"), [("fails", "cannot do that"), ("silent", "no daemon runs in")])
-def test_a_start_that_fails(machine: StandIns, tmp_path: Path, how: str, complaint: str) -> None:
+def test_a_start_that_fails(machine: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, complaint: str) -> None:
     """Scenario 78: when the daemon does not start, modes and directories are as before."""
     machine.how(how)
+    monkeypatch.setattr(daemon, "READY", 0.3)
     assert complaint in refused("start")
     assert machine.modes == ["Default", "Exclusive_Process", "Default"]
     assert not (tmp_path / "pipes").exists() and not (tmp_path / "logs").exists()
@@ -97,6 +98,7 @@ def test_a_path_that_is_too_long(machine: StandIns, monkeypatch: pytest.MonkeyPa
     assert "takes at most 87" in refused("start", "--pipes", "/tmp/" + "x" * 90)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_dies(machine: StandIns, tmp_path: Path) -> None:
     """After a daemon was killed, stop restores the modes and tells of a server that stays; with --force it ends that; start works."""
     fine("start")
@@ -145,7 +147,9 @@ def test_a_link_instead_of_the_note(machine: StandIns, tmp_path: Path) -> None:
     assert machine.modes[0] == "Default" and victim.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow), pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 def test_signals_during_run(machine: StandIns, tmp_path: Path, number: signal.Signals) -> None:
     """Scenario 78: a signal to `mps run` goes to the command, and the daemon is stopped and the modes are restored all the same."""
     command = ["run", "--", sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
@@ -159,6 +163,7 @@ def test_signals_during_run(machine: StandIns, tmp_path: Path, number: signal.Si
     assert not (tmp_path / "pipes").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_during_start(machine: StandIns, tmp_path: Path) -> None:
     """A start that is ended by SIGTERM while it waits puts everything back."""
     machine.how("silent")

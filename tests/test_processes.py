@@ -101,6 +101,7 @@ def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
         assert mine(tmp_path / "job.py") == []
 
 
+@pytest.mark.slow
 def test_kill_does_not_stop_at_deaf_ones(tmp_path: Path) -> None:
     """A rank that takes no notice of SIGTERM is killed after the grace."""
     with hanging(tmp_path, "deaf") as found:
@@ -179,6 +180,7 @@ def test_clients_of_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: st
             assert "MPS client" in row and " 77 " in row and row.endswith("sleep 60")
             machine.how(how)
             if how == "hangs":
+                monkeypatch.setattr(kill, "MPS_DEADLINE", 0.2)
                 assert kill.end([found], 3.0) == []
                 assert client.wait(10) == -signal.SIGTERM
                 machine.how("works")
