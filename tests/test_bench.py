@@ -218,6 +218,7 @@ def test_environment_is_filtered() -> None:
     assert output.environment(given) == {"NCCL_ALGO": "RING", "SLURM_NNODES": "2"}
 
 
+@pytest.mark.slow
 def test_plot(tmp_path: Path) -> None:
     """--plot writes a picture."""
     pytest.importorskip("matplotlib")
@@ -282,6 +283,7 @@ def test_ended_by_its_user_or_by_nobody_reading() -> None:
         assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
 
 
+@pytest.mark.slow
 def test_progress_on_a_terminal(tmp_path: Path) -> None:
     """While the table goes into a file, a bar on the terminal counts the rows, and its line is cleared in the end; else there is none."""
     for to_file in (True, False):

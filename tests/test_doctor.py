@@ -113,6 +113,15 @@ def test_nearest_names() -> None:
     assert nearest("NCCL_NEW_PARAMETR", ["NCCL_NEW_PARAMETER"]) == "NCCL_NEW_PARAMETER"
 
 
+def test_a_misspelt_beginning() -> None:
+    """A name whose very beginning is misspelt, or in small letters, is a problem if the rest is known; names of others are none."""
+    wrong = {"NCLL_DEBUG": "INFO", "nccl_algo": "Ring", "PYNICKLE_LIBRARY": "host"}
+    right = {"RCCL_DEBUG": "1", "CUDNN_PATH": "/x", "NVIDIA_VISIBLE_DEVICES": "all", "HOME": "/h", "ROCR_VISIBLE_DEVICES": "0", "NICE": "1"}
+    found = list(variables.check({**wrong, **right}, None))
+    assert {one.remedy for one in found} == {f"did you mean {name}?" for name in ("NCCL_DEBUG", "NCCL_ALGO", "PYNICKEL_LIBRARY")}
+    assert all(one.level == PROBLEM for one in found) and len(found) == 3
+
+
 def test_known_names_are_those_that_are_read() -> None:
     """Every NICKEL_ and PYNICKEL_ variable in the sources is known, and no other."""
     root = Path(pynickel.__file__).resolve().parents[1]

@@ -7,51 +7,21 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-from helpers.mps import StandIns, stand_ins
+from helpers.mps import StandIns, fine, mps, refused, stand_ins, wrapper_of
 
-from pynickel.tools.cli import main
-from pynickel.tools.mps import control, daemon, gpus, places, use
+from pynickel.tools.mps import use
 from pynickel.tools.mps.status import meaning
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     """A machine with stand-ins and default directories of its own."""
-    monkeypatch.setattr(places, "PIPE_DEFAULT", str(tmp_path / "pipes"))
-    monkeypatch.setattr(places, "LOG_DEFAULT", str(tmp_path / "logs"))
-    monkeypatch.setattr(places, "LONGEST", 4000)
-    monkeypatch.setattr(places, "default_logs", lambda: str(tmp_path / "logs"))
-    monkeypatch.setattr(control, "DEADLINE", 1.5)
-    monkeypatch.setattr(daemon, "READY", 1.5)
-    monkeypatch.setattr(gpus, "nvml", lambda: None)
     with stand_ins(tmp_path, monkeypatch) as found:
         yield found
-
-
-def mps(*words: str) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(main, ["mps", *words])
-
-
-def fine(*words: str) -> str:
-    """What the command prints, which must have succeeded."""
-    ended = mps(*words)
-    assert ended.exit_code == 0, ended.output
-    return ended.output
-
-
-def refused(*words: str) -> str:
-    """What the command complains about."""
-    ended = mps(*words)
-    assert ended.exit_code == 1, ended.output
-    assert "Traceback" not in ended.output
-    return ended.output
 
 
 def test_start_and_stop(machine: StandIns, tmp_path: Path) -> None:
@@ -87,73 +57,6 @@ def test_devices_are_told_by_uuid(machine: StandIns, tmp_path: Path) -> None:
     assert "pipes_0_2" in fine("env")
     fine("stop", "--gpus", "GPU-00aa,2", "--pipes", str(tmp_path / "pipes_0_2"), "--logs", str(tmp_path / "logs_0_2"))
     assert machine.modes == ["Default", "Exclusive_Process", "Default"]
-
-
-def test_a_hanging_daemon(machine: StandIns) -> None:
-    """Scenario 78: every control command has a deadline; stop says so, and with --force ends the daemon and restores the modes."""
-    fine("start")
-    machine.how("hangs")
-    begin = time.monotonic()
-    assert "did not answer within 1.5 s" in refused("status")
-    assert "--force" in refused("stop")
-    assert time.monotonic() - begin < 20
-    assert machine.serving() and machine.modes[0] == "Exclusive_Process"
-    fine("stop", "--force")
-    assert machine.serving() == [] and machine.modes == ["Default", "Exclusive_Process", "Default"]
-
-
-@pytest.mark.parametrize(("how", "complaint"), [("fails", "cannot do that"), ("silent", "no daemon runs in")])
-def test_a_start_that_fails(machine: StandIns, tmp_path: Path, how: str, complaint: str) -> None:
-    """Scenario 78: when the daemon does not start, modes and directories are as before."""
-    machine.how(how)
-    assert complaint in refused("start")
-    assert machine.modes == ["Default", "Exclusive_Process", "Default"]
-    assert not (tmp_path / "pipes").exists() and not (tmp_path / "logs").exists()
-
-
-def test_missing_programs(machine: StandIns) -> None:
-    """Scenario 78: without the control program or nvidia-smi, or with an unknown GPU, the error says what to do."""
-    assert "there is no GPU 7; there are 0 (GPU-00aa)" in refused("start", "--gpus", "7")
-    assert "is no GPU; give numbers or UUIDs" in refused("start", "--gpus", "first")
-    assert "names a GPU twice" in refused("start", "--gpus", "1,1")
-    (machine.bin / "nvidia-smi").unlink()
-    assert "install NVIDIA's driver" in refused("start")
-    (machine.bin / "nvidia-cuda-mps-control").unlink()
-    assert "it comes with NVIDIA's driver" in refused("start")
-
-
-def test_a_mode_that_cannot_be_set(machine: StandIns) -> None:
-    """A failing nvidia-smi is an error, not ignored; --no-exclusive does without."""
-    machine.smi("fails")
-    assert "Insufficient Permissions" in refused("start")
-    assert machine.serving() == []
-    fine("start", "--no-exclusive")
-    assert machine.modes == ["Default", "Exclusive_Process", "Default"]
-    fine("stop")
-
-
-def test_stale_and_foreign_directories(machine: StandIns, tmp_path: Path) -> None:
-    """Scenario 78: a dead daemon's directory is taken over, what others put there stays, and somebody else's directory is refused."""
-    pipes = tmp_path / "pipes with a space"
-    pipes.mkdir()
-    (pipes / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # a pid that is somebody else by now
-    (pipes / "notes").write_text("mine")
-    where = ("--pipes", str(pipes), "--logs", str(tmp_path / "other logs"))
-    fine("start", *where)
-    assert f"export CUDA_MPS_PIPE_DIRECTORY='{pipes}'" in fine("env", *where)
-    fine("stop", *where)
-    assert [file.name for file in pipes.iterdir()] == ["notes"]
-    if os.geteuid() == 0:
-        os.chown(pipes, 12345, 12345)
-        assert "belongs to user 12345" in refused("start", *where)
-        assert "belongs to user 12345" in refused("stop", *where)
-    assert "does not exist" in refused("start", "--pipes", str(tmp_path / "none" / "x"), "--logs", str(tmp_path / "l"))
-
-
-def test_a_path_that_is_too_long(machine: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon fails without a word on long paths, so they are refused."""
-    monkeypatch.setattr(places, "LONGEST", 87)
-    assert "takes at most 87" in refused("start", "--pipes", "/tmp/" + "x" * 90)
 
 
 def test_status(machine: StandIns) -> None:
@@ -212,17 +115,78 @@ def test_check(machine: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
     fine("stop")
 
 
+def test_groups_share_no_gpu(machine: StandIns, tmp_path: Path) -> None:
+    """A GPU that has a daemon gets no second one, whatever its group is called; the modes stay those of the first."""
+    fine("start", "--gpus", "0,2")
+    assert "GPU 2 (GPU-22aa) has a daemon already, of GPUs 0, 2" in refused("start", "--gpus", "1,2")
+    assert "stop it, or take other GPUs" in refused("start", "--gpus", "2,0")
+    assert len(machine.serving()) == 1 and not (tmp_path / "pipes_1_2").exists()
+    fine("stop", "--gpus", "0,2")
+
+
+@pytest.mark.slow
+def test_real_uuids(machine: StandIns) -> None:
+    """A group of whole UUIDs, whose directories have only their beginnings, is found again; a beginning that fits two is refused."""
+    for index in (0, 1):
+        (machine.state / f"gpu.{index}").write_text(f"{index}, GPU-1234567{index}-aaaa-bbbb-cccc-0123456789ab, Some GPU, Default\n")
+    fine("start", "--gpus", "GPU-12345670-aaaa-bbbb-cccc-0123456789ab")
+    assert "export CUDA_VISIBLE_DEVICES=GPU-12345670-aaaa-bbbb-cccc-0123456789ab" in fine("env")
+    assert "beginning of several" in refused("start", "--gpus", "GPU-1234567")
+    fine("stop", "--gpus", "GPU-12345670-aaaa-bbbb-cccc-0123456789ab")
+    assert machine.modes == ["Default"] * 3
+
+
+def test_the_environment_names_the_group(machine: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CUDA's variables set, commands mean the daemon that they name, though others run."""
+    fine("start", "--gpus", "0")
+    fine("start", "--gpus", "1")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipes_1"))
+    monkeypatch.setenv("CUDA_MPS_LOG_DIRECTORY", str(tmp_path / "logs_1"))
+    assert f"CUDA_MPS_PIPE_DIRECTORY={tmp_path}/pipes_1" in fine("env")
+    assert "pipes_0" not in fine("status")
+    fine("stop")
+    assert len(machine.serving()) == 1
+    fine("stop", "--gpus", "0")
+
+
+CUDA = """
+#include <stdlib.h>
+static int env(const char *name) { const char *text = getenv(name); return text ? atoi(text) : 0; }
+int cuInit(unsigned flags) { return env("FAKE_INIT"); }
+int cuDeviceGetCount(int *count) { *count = env("FAKE_COUNT"); return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = 0; return device == 1 ? env("FAKE_SECOND") : 0; }
+int cuCtxSetCurrent(void *context) { return 0; }
+"""
+
+
+@pytest.mark.slow
+def test_check_as_a_client(machine: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check selects every device of the group with a driver's library, and says what a failure means."""
+    source = tmp_path / "cuda.c"
+    source.write_text(CUDA)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True, timeout=60)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    fine("start", "--gpus", "0,2")
+    for set_up, said in (
+        ({"FAKE_COUNT": "2"}, "device 1: opened and selected"),
+        ({"FAKE_COUNT": "1"}, "1 devices are visible, the group has 2"),
+        ({"FAKE_COUNT": "2", "FAKE_INIT": "805"}, "the connection to the MPS daemon failed"),
+        ({"FAKE_COUNT": "2", "FAKE_SECOND": "46"}, "selecting device 1 failed with CUresult 46: the device is busy"),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in set_up.items():
+                patch.setenv(name, value)
+            ended = mps("check", "--gpus", "0,2")
+        assert said in ended.output and ended.exit_code == (0 if len(set_up) == 1 and set_up["FAKE_COUNT"] == "2" else 1)
+    fine("stop", "--gpus", "0,2")
+
+
+@pytest.mark.slow
 def test_the_old_scripts(machine: StandIns, tmp_path: Path) -> None:
     """The seven scripts under their old names do what they did: start, environment for shells, stop; two daemons are ambiguous."""
     folder = Path(__file__).resolve().parents[1] / "examples" / "mps"
-    wrapper = machine.bin / "pynickel"  # the command with this test's directories
-    places_text = f"PIPE_DEFAULT={str(tmp_path / 'pipes')!r}; places.LOG_DEFAULT={str(tmp_path / 'logs')!r}"
-    code = (
-        f"from pynickel.tools.mps import gpus, places; places.{places_text}; places.LONGEST=4000; gpus.nvml=lambda: None; "
-        f"places.default_logs=lambda: places.LOG_DEFAULT; from pynickel.tools.cli import main; main(prog_name='pynickel')"
-    )
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
-    wrapper.chmod(0o755)
+    wrapper_of(machine, tmp_path)
 
     def shell(text: str) -> subprocess.CompletedProcess[str]:
         words = ["sh", "-c", text]
@@ -233,8 +197,9 @@ def test_the_old_scripts(machine: StandIns, tmp_path: Path) -> None:
     assert ended.stdout == f"{tmp_path}/pipes_0_2\n", ended.stderr
     ended = shell('set -- 0,2; . ./set_mps_env_for_gpus; echo "$CUDA_VISIBLE_DEVICES"')
     assert ended.stdout == "GPU-00aa,GPU-22aa\n", ended.stderr
-    assert shell("./init_mps_for_all_gpus").returncode == 0
+    assert shell("./init_mps_for_gpus 1").returncode == 0
     assert "2 daemons run" in shell(". ./set_mps_env").stderr
+    assert shell("./stop_mps_for_gpus 1 && ./stop_mps_for_gpus 0,2 && ./init_mps_for_all_gpus").returncode == 0
     assert "/tmp/nvidia-mps" in shell('. ./set_mps_env_for_all_gpus; echo "$CUDA_MPS_PIPE_DIRECTORY"').stdout
-    assert shell("./stop_mps_for_all_gpus && ./stop_mps_for_gpus 0,2").returncode == 0
+    assert shell("./stop_mps_for_all_gpus").returncode == 0
     assert machine.serving() == [] and machine.modes == ["Default", "Exclusive_Process", "Default"]

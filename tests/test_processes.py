@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from helpers.mps import fine, stand_ins
 
 import pynickel
 from pynickel.tools.cli import main
-from pynickel.tools.processes import held, kill
+from pynickel.tools.processes import held, kill, ps
 
 JOB = """
 import signal, sys, time
@@ -87,8 +88,9 @@ def test_ps_shows_who_waits_for_whom(tmp_path: Path) -> None:
 
 
 def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
-    """Without --yes it asks, and no is no; with it the ranks end at SIGTERM, and nothing holds a communicator afterwards."""
+    """Without --yes it asks, and no is no; with it the ranks end at SIGTERM, a stopped one too, and nothing holds a communicator then."""
     with hanging(tmp_path) as found:
+        os.kill(found[0].pid, signal.SIGSTOP)
         pids = [str(one.pid) for one in found]
         ended = CliRunner().invoke(main, ["kill", *pids], input="n\n")
         assert ended.exit_code == 1 and len(mine(tmp_path / "job.py")) == 3
@@ -100,12 +102,19 @@ def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
         assert mine(tmp_path / "job.py") == []
 
 
+@pytest.mark.slow
 def test_kill_does_not_stop_at_deaf_ones(tmp_path: Path) -> None:
     """A rank that takes no notice of SIGTERM is killed after the grace."""
     with hanging(tmp_path, "deaf") as found:
         (deaf,) = [one.pid for one in found for _, rank in one.ranks() if rank["rank"] == 1]
         ended = CliRunner().invoke(main, ["kill", "--yes", "--grace", "0.2", str(deaf)])
         assert ended.exit_code == 0 and f"{deaf} was killed" in ended.output
+
+
+def test_words_of_others_are_harmless() -> None:
+    """A command line stays one line of the table, and cannot tell the terminal what to do."""
+    row = ps.rows_of(held.Held(1, "u", 0.0, "/x", ["x", "a\n b\x1b[2Jc\t\x9b"], [], 5, False, None))[0]
+    assert row[-1] == "x 'a b?[2Jc ?'"
 
 
 def test_kill_touches_nobody_else() -> None:
@@ -125,6 +134,7 @@ def test_left_over_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     unused, used = tmp_path / "nccl-unused", tmp_path / "nccl-used"
     for file in (unused, used):
         file.write_text("x")
+    monkeypatch.setattr(kill, "FRESH", 0.0)
     monkeypatch.setattr(kill, "LEFT", str(tmp_path / "nccl-*"))
     monkeypatch.setattr(kill, "mapped_names", lambda: {str(used)})
     assert kill.clean() == [f"{unused} was left over, and is deleted"]
@@ -206,3 +216,54 @@ def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
     text, length = library.ffi.new("char[]", 40), library.ffi.new("size_t *")
     library.check(library.lib.nickelInspect(os.getpid(), segment, text, 40, length), "nickelInspect")
     assert len(library.ffi.string(text)) == 39 and length[0] > 100
+
+
+@pytest.mark.parametrize("how", ["works", "hangs"])
+def test_clients_of_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """A client of an MPS daemon is listed with its server, and kill has the daemon take it off the GPU before the signal; a daemon that
+    hangs hinders neither for long."""
+    monkeypatch.setattr(held, "MPS_DEADLINE", 1.0)
+    client = subprocess.Popen(["sleep", "60"])
+    try:
+        with stand_ins(tmp_path, monkeypatch) as machine:
+            fine("start")
+            machine.servers(s77=[client.pid])
+            (found,) = held.find(pids=[client.pid])
+            assert found.mps_server == 77 and found.communicators == []
+            row = next(line for line in CliRunner().invoke(main, ["ps"]).output.splitlines() if line.startswith(f"{client.pid} "))
+            assert "MPS client" in row and " 77 " in row and row.endswith("sleep 60")
+            machine.how(how)
+            if how == "hangs":
+                monkeypatch.setattr(kill, "MPS_DEADLINE", 0.2)
+                assert kill.end([found], 3.0) == []
+                assert client.wait(10) == -signal.SIGTERM
+                machine.how("works")
+            else:
+                ended = CliRunner().invoke(main, ["kill", "--yes", str(client.pid)])
+                assert ended.exit_code == 0 and f"{client.pid}: terminate_client of all GPUs: 0" in ended.output
+                assert client.wait(10) == -signal.SIGTERM and f"terminate_client 77 {client.pid}" in machine.told
+            fine("stop")
+    finally:
+        client.kill()
+        client.wait()
+
+
+def test_a_segment_that_is_not_what_it_seems(comm: pynickel.Communicator) -> None:
+    """What another process owns may be anything: a file of a segment's name with a segment's first page, cut off behind it, with any
+    number of ranks, or with words that mean nothing, is told of or refused, and ends nobody."""
+    library = pynickel.load("host")
+    fds = held.open_files(os.getpid())[0]
+    fd = next(fd for fd in fds if (found := held.inspect(library, os.getpid(), fd)) and found["ranks"])
+    whole = os.pread(fd, 1 << 20, 0)
+    fake = os.memfd_create("nickel-fake")
+    noise = os.urandom(1 << 16)
+    for text in (whole, whole[:4096], whole[:100], bytes(8192), whole[:16] + noise, whole[:4096] + noise, whole[:64] + noise):
+        os.ftruncate(fake, 0)
+        os.pwrite(fake, text, 0)
+        for place in range(0, 256, 4):  # somewhere there is the number of ranks
+            os.pwrite(fake, (3).to_bytes(4, "little"), place)
+            held.inspect(library, os.getpid(), fake)
+            os.pwrite(fake, (0xFFFFFFF0).to_bytes(4, "little"), place)
+            held.inspect(library, os.getpid(), fake)
+            os.pwrite(fake, text[place : place + 4], place)
+    os.close(fake)

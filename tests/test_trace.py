@@ -86,3 +86,15 @@ def test_no_trace(tmp_path: Path) -> None:
     file.write_text("hello\n")
     ended = CliRunner().invoke(main, ["trace", str(file)])
     assert ended.exit_code == 1 and f"NICKEL_TRACE={file}" in ended.output
+
+
+def test_the_trace_is_not_overwritten(tmp_path: Path) -> None:
+    """A timeline is not written over the trace, under whatever name, nor where nothing can be written."""
+    file = tmp_path / "t"
+    file.write_text(line(0, 1, 1.0, 1.5))
+    (tmp_path / "link").symlink_to(file)
+    own = "the trace itself"
+    for place, said in ((file, own), (tmp_path / "link", own), (tmp_path / "none" / "x", "cannot be written")):
+        ended = CliRunner().invoke(main, ["trace", str(file), "-o", str(place)])
+        assert ended.exit_code == 1 and said in ended.output
+    assert file.read_text() == line(0, 1, 1.0, 1.5)

@@ -5,21 +5,28 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner, Result
 
-# $STATE holds: how (works, hangs, fails), servers, clients.PID, told (all commands), and gpu.N with "index, uuid, name, mode".
+from pynickel.tools.cli import main
+from pynickel.tools.mps import control, daemon, gpus, places
+
+# $STATE holds: how (see `how` below), servers, clients.PID, told (all commands), and gpu.N with "index, uuid, name, mode".
 CONTROL = """#!/bin/sh
 how=$(cat "$STATE/how")
 if [ "$how" = fails ]; then echo "cannot do that"; exit 1; fi
 if [ "$1" = -d ]; then
   echo "devices $CUDA_VISIBLE_DEVICES files $(ulimit -n)" >> "$STATE/told"
   [ "$how" = silent ] && exit 0
-  setsid "$0" --serve </dev/null >/dev/null 2>&1 &
+  if [ "$how" = holds ]; then setsid "$0" --serve </dev/null &   # keeps our output open
+  else setsid "$0" --serve </dev/null >/dev/null 2>&1 & fi
   echo $! > "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
   echo "[2026-01-01 00:00:00.000 Control 1] Accepting connection..." > "$CUDA_MPS_LOG_DIRECTORY/control.log"
   exit 0
@@ -69,12 +76,25 @@ class StandIns:
             (self.state / f"gpu.{index}").write_text(f"{index}, GPU-{index}{index}aa, Some GPU, {mode}\n")
 
     def how(self, word: str) -> None:
-        """works, hangs, fails, or silent: says that it started, but no daemon runs."""
+        """works, hangs, fails, silent: says that it started, but no daemon runs; or holds: the daemon keeps the output open."""
         (self.state / "how").write_text(word)
 
     def smi(self, word: str) -> None:
         """works, fails (to change modes) or hangs."""
         (self.state / "smi").write_text(word)
+
+    @contextmanager
+    def server(self, pipes: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """A server that its daemon has left behind."""
+        program = self.bin / "nvidia-cuda-mps-server"
+        program.write_text("#!/bin/sh\nwhile :; do sleep 0.05; done\n")
+        program.chmod(0o755)
+        process = subprocess.Popen([program], env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipes)})
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
     def servers(self, **clients: list[int]) -> None:
         """The servers that the daemon tells of, as `s77=[client, ...]`."""
@@ -105,8 +125,15 @@ class StandIns:
 
 @contextmanager
 def stand_ins(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIns]:
-    """The stand-ins first on the path; whatever still runs at the end is killed."""
+    """The stand-ins first on the path, default directories and short deadlines of their own; whatever still runs at the end is killed."""
     found = StandIns(folder)
+    patch.setattr(places, "PIPE_DEFAULT", str(folder / "pipes"))
+    patch.setattr(places, "LOG_DEFAULT", str(folder / "logs"))
+    patch.setattr(places, "LONGEST", 4000)
+    patch.setattr(places, "default_logs", lambda user=None: str(folder / "logs"))
+    patch.setattr(control, "DEADLINE", 1.0)
+    patch.setattr(daemon, "READY", 1.0)
+    patch.setattr(gpus, "nvml", lambda: None)
     patch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
     patch.setenv("STATE", str(found.state))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
@@ -116,3 +143,36 @@ def stand_ins(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIns]:
     finally:
         for pid in found.serving():
             os.kill(pid, signal.SIGKILL)
+
+
+def mps(*words: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, ["mps", *words])
+
+
+def fine(*words: str) -> str:
+    """What the command prints, which must have succeeded."""
+    ended = mps(*words)
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def refused(*words: str) -> str:
+    """What the command complains about."""
+    ended = mps(*words)
+    assert ended.exit_code == 1, ended.output
+    assert "Traceback" not in ended.output
+    return ended.output
+
+
+def wrapper_of(machine: StandIns, tmp_path: Path) -> Path:
+    """The command `pynickel` with this test's directories, as a program."""
+    wrapper = machine.bin / "pynickel"
+    places_text = f"PIPE_DEFAULT={str(tmp_path / 'pipes')!r}; places.LOG_DEFAULT={str(tmp_path / 'logs')!r}"
+    code = (
+        f"from pynickel.tools.mps import gpus, places; places.{places_text}; places.LONGEST=4000; gpus.nvml=lambda: None; "
+        f"places.default_logs=lambda user=None: places.LOG_DEFAULT; from pynickel.tools.cli import main; main(prog_name='pynickel')"
+    )
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper

@@ -50,6 +50,7 @@ KNOWN = {
     for prefix, names in (("NCCL_", NCCL), ("CUDA_", CUDA), ("PYNICKEL_", PYNICKEL), ("NICKEL_", NICKEL))
     for name in names.split()
 }
+OTHERS = ("RCCL", "HCCL")  # relatives of NCCL, with variables of the same names
 PREFIXES = ("NCCL_", "CUDA_", "PYNICKEL_", "NICKEL_")
 
 
@@ -57,3 +58,12 @@ def nearest(name: str, more: Iterable[str] = ()) -> str | None:
     """The known name that was probably meant."""
     found = difflib.get_close_matches(name, sorted(KNOWN | set(more)), n=1, cutoff=0.8)
     return found[0] if found else None
+
+
+def other_prefix(name: str) -> str | None:
+    """The known name that was meant by one that does not even begin as such names do: NCLL_DEBUG, nccl_debug."""
+    if name.upper() in KNOWN:
+        return name.upper()
+    word, _, rest = name.partition("_")
+    meant = [] if word in OTHERS else difflib.get_close_matches(f"{word}_", PREFIXES, n=1, cutoff=0.75)
+    return meant[0] + rest if meant and meant[0] + rest in KNOWN else None

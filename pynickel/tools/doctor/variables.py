@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from ... import errors
 from ...library import Library
 from .finding import NOTE, OK, PROBLEM, Finding
-from .known import KNOWN, PREFIXES, nearest
+from .known import KNOWN, PREFIXES, nearest, other_prefix
 
 SECRET = "KEY"
 
@@ -18,6 +18,8 @@ def check(environ: Mapping[str, str], library: Library | None) -> Iterator[Findi
     own = parameters(library)
     for name in sorted(environ):
         if not name.startswith(PREFIXES):
+            if meant := other_prefix(name):
+                yield Finding(PROBLEM, "variable", f"{name} is read by nothing", f"did you mean {meant}?")
             continue
         value = "(a secret)" if SECRET in name else environ[name]
         if name in KNOWN or name in own:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -32,9 +33,13 @@ def with_group(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def wrapped(gpus: str | None, pipes: str | None, logs: str | None, **given: Any) -> None:
         try:
-            function(group=places.group(gpus, pipes, logs), asked=bool(gpus or pipes), **given)
+            asked = bool(gpus or pipes or os.environ.get(places.PIPE_VARIABLE))
+            function(group=places.group(gpus, pipes, logs), asked=asked, **given)
         except MpsError as error:
             raise click.ClickException(str(error)) from None
+        except use.SignalledError as error:
+            click.echo(f"Error: {error}; all is as before", err=True)
+            raise SystemExit(error.status) from None
 
     return wrapped
 
@@ -46,7 +51,9 @@ def with_group(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--shared", is_flag=True, help="Let other users reach the daemon; they are served one user at a time.")
 def start(group: Group, asked: bool, exclusive: bool, cpu: int | None, shared: bool) -> None:
     """Start the daemon of a group, unless it runs."""
-    for line in daemon.start(group, exclusive=exclusive, cpu=cpu, shared=shared):
+    with use.Signals():
+        said = daemon.start(group, exclusive=exclusive, cpu=cpu, shared=shared)
+    for line in said:
         click.echo(line)
 
 
@@ -64,15 +71,18 @@ def stop(group: Group, asked: bool, force: bool, keep_logs: bool) -> None:
 @with_group
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def show(group: Group, asked: bool, as_json: bool) -> None:
-    """Show servers, clients, users, states and the end of both logs, of one group or of all that run. Ends with 1 if none runs."""
-    groups = [group] if asked else [one for one in places.known_groups() if places.daemon(one.pipes)] or [group]
+    """Show servers, clients, users, states and the end of both logs, of one group or of all that run.
+
+    Ends with 1 if none runs, or one does not answer.
+    """
+    groups = [group] if asked else places.running() or [group]
     found = [status.look(one) for one in groups]
     if as_json:
         click.echo(json.dumps(found, indent=1))
     else:
         for one in found:
             click.echo("\n".join(status.lines(one)))
-    if all(one["daemon"] is None for one in found):
+    if all(one["daemon"] is None for one in found) or any(one["problem"] for one in found):
         raise SystemExit(1)
 
 
@@ -101,13 +111,14 @@ def environment(group: Group, asked: bool) -> None:
 def run(group: Group, asked: bool, exclusive: bool, cpu: int | None, words: tuple[str, ...]) -> None:
     """Start the daemon, run a command as its client, and stop the daemon whatever happens; one that ran before goes on running."""
     ran = places.daemon(group.pipes) is not None
-    for line in daemon.start(group, exclusive=exclusive, cpu=cpu, shared=False):
-        click.echo(line, err=True)
-    try:
-        code = use.run(group, words)
-    finally:
-        for line in [] if ran else daemon.stop(group, force=True, keep_logs=False):
+    with use.Signals() as signals:
+        for line in daemon.start(group, exclusive=exclusive, cpu=cpu, shared=False):
             click.echo(line, err=True)
+        try:
+            code = use.run(group, words, signals)
+        finally:
+            for line in [] if ran else daemon.stop(group, force=True, keep_logs=False):
+                click.echo(line, err=True)
     raise SystemExit(code)
 
 

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import resource
-import signal
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from . import control, gpus, places
+from . import control, gpus, members, places, state
 from .gpus import EXCLUSIVE, NAMES, Gpu
 from .places import PROGRAM, STATE, Group, MpsError
 
@@ -24,10 +25,12 @@ LOG_FILES = ("control.log", "server.log", STATE)
 
 def start(group: Group, *, exclusive: bool, cpu: int | None, shared: bool) -> list[str]:
     """Start the daemon unless it runs; returns what was done, in words. On failure everything is as it was."""
+    refuse_foreign(group)
     if pid := places.daemon(group.pipes):
         return [f"the daemon of {group.title} runs already: pid {pid}, {group.pipes}"]
     control.program()
     chosen = gpus.chosen(group.gpus)
+    refuse_overlap(group, chosen)
     said = raise_file_limit()
     made: list[Path] = []
     changed: list[Gpu] = []
@@ -35,24 +38,57 @@ def start(group: Group, *, exclusive: bool, cpu: int | None, shared: bool) -> li
         for directory in (group.pipes, group.logs):
             own(directory, made, shared)
         clear(group.pipes, PIPE_FILES)  # of a daemon that died
-        remember(group, chosen)
+        state.remember(group, chosen)
         for gpu in chosen:
             if exclusive and gpu.mode != EXCLUSIVE:
                 gpus.set_mode(gpu, EXCLUSIVE)
                 changed.append(gpu)
         launch(group, chosen, cpu)
         pid = ready(group)
-    except BaseException:
-        kill(places.daemon(group.pipes))
-        for gpu in changed:
-            gpus.set_mode(gpu, gpu.mode)
-        clear(group.logs, (STATE,))
-        clear(group.pipes, PIPE_FILES)
-        for directory in made:
-            remove(directory)
+    except BaseException as error:
+        undo(group, made, changed, error)
         raise
     said += [f"GPU {gpu.index}: compute mode {NAMES[gpu.mode]} -> {NAMES[EXCLUSIVE]}" for gpu in changed]
     return [*said, f"the daemon of {group.title} runs: pid {pid}, pipes {group.pipes}, logs {group.logs}"]
+
+
+def undo(group: Group, made: list[Path], changed: list[Gpu], why: BaseException) -> None:
+    """Put back what a start that failed has done; what cannot be put back is added to the reason."""
+    members.end(members.process_of(places.daemon(group.pipes)))
+    stuck = []
+    for gpu in changed:
+        try:
+            gpus.set_mode(gpu, gpu.mode)
+        except MpsError as error:
+            stuck.append(str(error))
+    clear(group.logs, (STATE,))
+    clear(group.pipes, PIPE_FILES)
+    for directory in made:
+        clear(directory, LOG_FILES)
+        remove(directory)
+    if stuck:
+        raise MpsError("; ".join([str(why), *stuck])) from None
+
+
+def refuse_foreign(group: Group) -> None:
+    """A directory of another user but root may hold a daemon that listens for us to come."""
+    for directory in (group.pipes, group.logs):
+        if os.path.lexists(directory):
+            about = directory.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, os.geteuid()):
+                raise MpsError(
+                    f"{directory} belongs to user {about.st_uid} or is no directory; choose another one with --pipes and --logs, "
+                    "or let its owner remove it"
+                )
+
+
+def refuse_overlap(group: Group, chosen: Iterable[Gpu]) -> None:
+    """A GPU has one daemon."""
+    mine = {gpu.uuid: gpu.index for gpu in chosen}
+    for other in places.running():
+        both = [f"{mine[uuid]} ({uuid})" for uuid in state.devices(other) if uuid in mine]
+        if both and other.pipes != group.pipes:
+            raise MpsError(f"GPU {', '.join(both)} has a daemon already, of {other.title} in {other.pipes}; stop it, or take other GPUs")
 
 
 def raise_file_limit() -> list[str]:
@@ -71,19 +107,16 @@ def own(directory: Path, made: list[Path], shared: bool) -> None:
     mode = 0o1777 if shared else 0o700
     try:
         directory.mkdir(mode=mode)
+        made.append(directory)
     except FileExistsError:
-        status = directory.lstat()
-        if not directory.is_dir() or directory.is_symlink() or status.st_uid != os.geteuid():
-            raise MpsError(
-                f"{directory} belongs to user {status.st_uid} or is no directory; choose another one with --pipes and --logs, "
-                "or let its owner remove it"
-            ) from None
-        return
+        if directory.lstat().st_uid != os.geteuid():
+            raise MpsError(f"{directory} belongs to user {directory.lstat().st_uid}; choose another one with --pipes and --logs") from None
+        if not shared:
+            return
     except FileNotFoundError:
         raise MpsError(f"{directory.parent} does not exist; make it, or choose another directory with --pipes and --logs") from None
-    except PermissionError:
-        raise MpsError(f"{directory} cannot be made by this user; choose another one with --pipes and --logs") from None
-    made.append(directory)
+    except OSError as error:
+        raise MpsError(f"{directory} cannot be made: {error.strerror}; choose another one with --pipes and --logs") from None
     directory.chmod(mode)  # whatever the umask is
 
 
@@ -119,22 +152,6 @@ def ready(group: Group) -> int:
         time.sleep(0.05)
 
 
-def remember(group: Group, chosen: Iterable[Gpu]) -> None:
-    """Note the compute modes for `stop`; those of an earlier start that was never stopped stay."""
-    file = group.logs / STATE
-    modes = {gpu.uuid: gpu.mode for gpu in chosen} | remembered(group)
-    file.write_text(json.dumps({"compute_modes": modes}) + "\n", encoding="utf-8")
-
-
-def remembered(group: Group) -> dict[str, int]:
-    """Compute modes before the start, by UUID."""
-    try:
-        found = json.loads((group.logs / STATE).read_text(encoding="utf-8"))["compute_modes"]
-        return {str(uuid): int(mode) for uuid, mode in found.items() if int(mode) in NAMES}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
 def stop(group: Group, *, force: bool, keep_logs: bool) -> list[str]:
     """End the daemon and its servers, restore compute modes, delete the directories; harmless when nothing runs."""
     said = []
@@ -142,11 +159,13 @@ def stop(group: Group, *, force: bool, keep_logs: bool) -> list[str]:
     for directory in (group.pipes, group.logs):
         if directory.exists() and directory.lstat().st_uid != os.geteuid():
             raise MpsError(f"{directory} belongs to user {directory.lstat().st_uid}; only that user can stop the daemon")
+    servers = members.servers(group, pid)
     if pid is None:
         said.append(f"no daemon of {group.title} runs in {group.pipes}")
     else:
         said += end(group, pid, force)
-    modes = remembered(group)
+    said += end_servers(servers, force)
+    modes = state.modes(group)
     if modes:
         for gpu in gpus.listed():
             if gpu.uuid in modes and gpu.mode != modes[gpu.uuid]:
@@ -160,68 +179,36 @@ def stop(group: Group, *, force: bool, keep_logs: bool) -> list[str]:
 
 
 def end(group: Group, pid: int, force: bool) -> list[str]:
-    """Ask the daemon to quit; with force, end it and its servers when it does not."""
-    servers = server_pids(pid)
+    """Ask the daemon to quit; with force, end it when it does not."""
+    (process,) = members.process_of(pid) or [None]
     try:
         control.ask(group, "quit")
-        if gone(pid, control.DEADLINE):
+        if process is None or members.gone(process, control.DEADLINE):
             return [f"the daemon of {group.title}, pid {pid}, has quit"]
         problem = f"the daemon, pid {pid}, still runs {control.DEADLINE:g} s after quit; clients may be busy"
     except MpsError as error:
+        if process is None or not members.runs(process):
+            return [f"the daemon of {group.title}, pid {pid}, had ended by itself"]
         problem = str(error)
     if not force:
         raise MpsError(f"{problem}. End the clients first (pynickel mps status lists them), or use stop --force")
-    said = [problem]
-    for process in (*servers, pid):
-        kill(process)
-        said.append(f"process {process} was ended")
-    return said
+    return [problem, *(f"process {number} was ended" for number in members.end([process]))]
 
 
-def server_pids(pid: int) -> list[int]:
-    """The servers of a daemon: its children of that name."""
-    import psutil
-
-    try:
-        children = psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-    return [child.pid for child in children]
-
-
-def gone(pid: int, seconds: float) -> bool:
-    """Whether the process ends in time."""
-    import psutil
-
-    until = time.monotonic() + seconds
-    while psutil.pid_exists(pid) and time.monotonic() < until:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.Error:
-            return True
-        time.sleep(0.05)
-    return not psutil.pid_exists(pid)
-
-
-def kill(pid: int | None) -> None:
-    """End a process: asked first, then made to."""
-    if pid is None:
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return
-        if gone(pid, 3.0):
-            return
+def end_servers(servers: list[Any], force: bool) -> list[str]:
+    """Servers that stay behind hold their GPUs' memory; with force they are ended."""
+    left = [process for process in servers if not members.gone(process, 0.5)]
+    if force:
+        return [f"server {number} was ended" for number in members.end(left)]
+    return [f"note: server {process.pid} still runs and may hold memory of its GPU; stop --force ends it" for process in left]
 
 
 def clear(directory: Path, names: Iterable[str]) -> None:
     """Delete these files, and no others."""
     if directory.is_dir() and not directory.is_symlink():
         for name in names:
-            (directory / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what is no file is not ours
+                (directory / name).unlink(missing_ok=True)
 
 
 def remove(directory: Path) -> None:

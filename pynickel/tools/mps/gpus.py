@@ -58,11 +58,17 @@ def chosen(wanted: tuple[str, ...]) -> list[Gpu]:
         raise MpsError("this machine has no NVIDIA GPU that its driver shows")
     if not wanted:
         return found
-    by_name = {**{str(gpu.index): gpu for gpu in found}, **{gpu.uuid: gpu for gpu in found}}
-    for word in wanted:
-        if word not in by_name:
-            raise MpsError(f"there is no GPU {word}; there are {', '.join(f'{gpu.index} ({gpu.uuid})' for gpu in found)}")
-    return [by_name[word] for word in wanted]
+    return list(dict.fromkeys(one(word, found) for word in wanted))
+
+
+def one(word: str, found: list[Gpu]) -> Gpu:
+    """The GPU of that number, or of a UUID that begins so; CUDA takes the beginning of a UUID, too."""
+    meant = [gpu for gpu in found if word == str(gpu.index) or (not word.isdigit() and gpu.uuid.startswith(word))]
+    if not meant:
+        raise MpsError(f"there is no GPU {word}; there are {', '.join(f'{gpu.index} ({gpu.uuid})' for gpu in found)}")
+    if len(meant) > 1:
+        raise MpsError(f"{word} is the beginning of several UUIDs: {', '.join(gpu.uuid for gpu in meant)}; give more of it")
+    return meant[0]
 
 
 def set_mode(gpu: Gpu, mode: int) -> None:

@@ -38,7 +38,7 @@ class Group:
 
 
 def group(gpus: str | None, pipes: str | None, logs: str | None, environ: Mapping[str, str] = os.environ) -> Group:
-    """The group that the options mean: with neither, all GPUs in CUDA's default directories."""
+    """The group that the options mean: with neither, all GPUs in the directories of the environment, or CUDA's default ones."""
     wanted = tuple(word.strip() for word in (gpus or "").split(",") if word.strip())
     for word in wanted:
         if not (word.isdigit() or (word.startswith(("GPU-", "MIG-")) and "/" not in word)):
@@ -54,9 +54,10 @@ def group(gpus: str | None, pipes: str | None, logs: str | None, environ: Mappin
     )
 
 
-def default_logs() -> str:
-    """CUDA's default for root; other users cannot write there."""
-    return LOG_DEFAULT if os.geteuid() == 0 else f"/tmp/nvidia-log_{os.geteuid()}"
+def default_logs(user: int | None = None) -> str:
+    """CUDA's default for root; other users cannot write there. `user`: who starts the daemon, by default this one."""
+    user = os.geteuid() if user is None else user
+    return LOG_DEFAULT if user == 0 else f"/tmp/nvidia-log_{user}"
 
 
 def checked(path: Path) -> Path:
@@ -74,7 +75,13 @@ def known_groups() -> Iterator[Group]:
         suffix = pipes.name.removeprefix(base.name)
         if pipes.is_dir() and (not suffix or suffix.startswith("_")):
             gpus = tuple(suffix.removeprefix("_").split("_")) if suffix else ()
-            yield Group(gpus, pipes, Path(default_logs() + suffix))
+            yield Group(gpus, pipes, Path(default_logs(pipes.lstat().st_uid) + suffix))
+
+
+def running() -> list[Group]:
+    """Every group whose daemon is found to run: in the directories of this environment, and under the default names."""
+    found = {one.pipes: one for one in (*known_groups(), group(None, None, None))}
+    return [one for one in found.values() if daemon(one.pipes) is not None]
 
 
 def pipe_directory(environ: Mapping[str, str] = os.environ) -> Path:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..plain import plain
 from . import control, places
 from .places import Group, MpsError
 
@@ -30,20 +31,43 @@ MEANINGS = (
 
 
 def look(group: Group) -> dict[str, Any]:
-    """All that `status` shows; "daemon" is None when none runs."""
+    """All that `status` shows; "daemon" is None when none runs, and "problem" tells of one that does not answer."""
     pid = places.daemon(group.pipes)
     found: dict[str, Any] = {"group": group.title, "pipes": str(group.pipes), "logs": str(group.logs), "daemon": pid, "servers": []}
+    found["problem"] = None
     if pid is not None:
-        found["servers"] = [server(group, word) for word in control.ask(group, "get_server_list").split() if word.isdigit()]
+        try:
+            for word in numbers(control.ask(group, "get_server_list")):
+                found["servers"].append(server(group, word))
+        except MpsError as error:
+            found["problem"] = str(error)
     found["log"] = {name: tail(group.logs / name) for name in ("control.log", "server.log")}
     return found
+
+
+def numbers(answer: str) -> list[str]:
+    """The pids in an answer."""
+    return [word for word in answer.split() if word.isdigit()]
 
 
 def server(group: Group, pid: str) -> dict[str, Any]:
     """A server: its state, its user and its clients."""
     state = control.ask(group, f"get_server_status {pid}")
-    clients = [process(word) for word in control.ask(group, f"get_client_list {pid}").split() if word.isdigit()]
+    clients = [process(word) for word in numbers(control.ask(group, f"get_client_list {pid}"))]
     return {**process(pid), "state": state, "clients": clients}
+
+
+def all_clients(deadline: float) -> dict[int, tuple[Group, int]]:
+    """The clients of every daemon that runs and answers within so many seconds: by pid their group and server."""
+    found = {}
+    for group in places.running():
+        try:
+            for word in numbers(control.ask(group, "get_server_list", deadline)):
+                for client in numbers(control.ask(group, f"get_client_list {word}", deadline)):
+                    found[int(client)] = (group, int(word))
+        except MpsError:  # it hangs, or its program is not here: nothing is known of its clients
+            continue
+    return found
 
 
 def process(pid: str) -> dict[str, Any]:
@@ -82,24 +106,18 @@ def lines(found: dict[str, Any]) -> list[str]:
         said = [f"{found['group']}: no daemon runs in {found['pipes']}"]
     else:
         said = [f"{found['group']}: daemon {found['daemon']}, pipes {found['pipes']}, logs {found['logs']}"]
-        if not found["servers"]:
+        if found["problem"]:
+            said.append(f"  {found['problem']}")
+        elif not found["servers"]:
             said.append("  no server: the first client starts one")
     for one in found["servers"]:
         said.append(f"  server {one['pid']} of user {one['user']}: {one['state']}")
-        said += [f"    client {client['pid']} of user {client['user']}: {client['command']}" for client in one["clients"]]
+        said += [f"    client {client['pid']} of user {client['user']}: {plain(client['command'] or '')}" for client in one["clients"]]
         if not one["clients"]:
             said.append("    no clients; if it still holds memory, pynickel mps stop --force ends it")
     for name, entries in found["log"].items():
         if entries:
             said.append(f"  {name}:")
         for entry in entries:
-            said.append(f"    {entry['line']}" + (f"\n      = {entry['meaning']}" if entry["meaning"] else ""))
+            said.append(f"    {plain(entry['line'])}" + (f"\n      = {entry['meaning']}" if entry["meaning"] else ""))
     return said
-
-
-def terminate(group: Group, pid: int) -> str:
-    """End a client's GPU work in a way that leaves its server whole; returns what the daemon says."""
-    for word in control.ask(group, "get_server_list").split():
-        if str(pid) in control.ask(group, f"get_client_list {word}").split():
-            return control.ask(group, f"terminate_client {word} {pid}")
-    raise MpsError(f"process {pid} is no client of the servers of {group.title}")

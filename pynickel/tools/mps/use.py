@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from . import gpus, places
+from . import gpus, places, state
 from .places import Group, MpsError
 
 CHECK_LIMIT = 30.0  # seconds; a client of another user's server waits for ever
@@ -33,7 +34,7 @@ def running(asked: bool, group: Group) -> Group:
     """The group that was asked for, or the one that runs; MpsError if several do and none was named."""
     if asked:
         return group
-    found = [one for one in places.known_groups() if places.daemon(one.pipes)]
+    found = places.running()
     if len(found) > 1:
         choices = ", ".join(f"--gpus {','.join(one.gpus)}" if one.gpus else "--pipes " + str(one.pipes) for one in found)
         raise MpsError(f"{len(found)} daemons run ({', '.join(str(one.pipes) for one in found)}); say which one: {choices}")
@@ -44,7 +45,7 @@ def check(group: Group) -> tuple[bool, str]:
     """Whether a client can open, count and select each device, and what it says."""
     if places.daemon(group.pipes) is None:
         raise MpsError(f"no daemon of {group.title} runs in {group.pipes}; pynickel mps start begins one")
-    expected = len(gpus.chosen(group.gpus))
+    expected = len(state.devices(group) or gpus.chosen(group.gpus))
     environment = {**os.environ, **client_environment(group)}
     command = [sys.executable, "-m", "pynickel.tools.mps.client", str(expected)]
     try:
@@ -57,16 +58,68 @@ def check(group: Group) -> tuple[bool, str]:
     return ended.returncode == 0, ended.stdout.strip()
 
 
-def run(group: Group, command: Sequence[str]) -> int:
-    """Run the command as a client; signals go to it once, and its exit status is returned."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class SignalledError(Exception):
+    """A signal has come that asks this program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+class Signals:
+    """Inside, the first signal that asks for an end is an exception, so that what was begun is put back, or, if a command runs, the
+    command's; further ones are for the command alone. Ignored ones stay ignored."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.came = False
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self.before[number] = signal.signal(number, self.take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def take(self, number: int, frame: Any) -> None:
+        """A signal has come."""
+        first, self.came = not self.came, True
+        if self.process is not None:
+            if number not in (signal.SIGINT, signal.SIGQUIT) or not in_foreground():
+                self.process.send_signal(number)
+        elif first:
+            raise SignalledError(number)
+
+
+def in_foreground() -> bool:
+    """Whether a terminal sends Ctrl-C to this process's group, and so to its commands, itself."""
     try:
-        process = subprocess.Popen(list(command), env={**os.environ, **client_environment(group)})
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
+def run(group: Group, command: Sequence[str], signals: Signals) -> int:
+    """Run the command as a client; signals go to it once, and its exit status is returned."""
+    env = {**os.environ, **client_environment(group)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # none comes between the start and the note of it
+    try:
+        signals.process = subprocess.Popen(list(command), env=env, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask))
     except OSError as error:
         raise MpsError(f"{command[0]} cannot be started: {error.strerror}") from None
-    before = {number: signal.signal(number, lambda got, frame: process.send_signal(got)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        code = process.wait()
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    code = signals.process.wait()
+    signals.process, signals.came = None, True  # what comes now does not keep the daemon from being stopped
     return 128 - code if code < 0 else code

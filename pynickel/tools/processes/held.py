@@ -1,22 +1,25 @@
-"""Processes that hold communicators: found by the segments of the CPU library that they have open, or by NCCL and a GPU."""
+"""Processes that hold communicators: found by the segments of the CPU library that they have open, by NCCL and a GPU, or by MPS."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import NCCLError
 from ...library import Library, load
+from ..mps.status import all_clients
 
 SEGMENT, MEMORY = "/memfd:nickel", "/memfd:nickel-memory"
+MPS_DEADLINE = 2.0  # seconds for a daemon to name its clients
 TEXT = 1 << 20  # bytes of the description of a communicator of the most ranks
 
 
 class Held(NamedTuple):
-    """A process: its communicators as the CPU library tells them, bytes of shared memory, and whether it has NCCL and a GPU open."""
+    """A process: its communicators as the CPU library tells them, bytes of shared memory, whether it has NCCL and a GPU open, and the
+    MPS server whose client it is."""
 
     pid: int
     user: str
@@ -26,6 +29,7 @@ class Held(NamedTuple):
     communicators: list[dict[str, Any]]
     shared_bytes: int
     on_gpu: bool
+    mps_server: int | None
 
     def ranks(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Each communicator with each rank that this process is in it."""
@@ -39,7 +43,7 @@ def find(everybody: bool = False, pids: Iterable[int] | None = None) -> list[Hel
     """All such processes of this user, or of everybody as far as they can be seen, oldest first; this one is left out."""
     import psutil
 
-    library = load("host")
+    library, clients = load("host"), all_clients(MPS_DEADLINE)
     wanted = None if pids is None else set(pids)
     found = []
     for process in psutil.process_iter():
@@ -47,7 +51,7 @@ def find(everybody: bool = False, pids: Iterable[int] | None = None) -> list[Hel
             continue
         try:
             if everybody or process.uids().real == os.getuid():
-                held = look(process, library)
+                held = look(process, library, clients)
                 if held is not None:
                     found.append(held)
         except (psutil.Error, OSError):  # it has just ended, or is none of our business
@@ -55,17 +59,18 @@ def find(everybody: bool = False, pids: Iterable[int] | None = None) -> list[Hel
     return sorted(found, key=lambda held: (int(held.started), held.pid))
 
 
-def look(process: Any, library: Library) -> Held | None:
-    """What a process holds; None if that is nothing."""
+def look(process: Any, library: Library, clients: Mapping[int, tuple[Any, int]]) -> Held | None:
+    """What a process holds; None if that is nothing. `clients`: of MPS, by pid."""
     segments, shared, gpu = open_files(process.pid)
     on_gpu = gpu and has_nccl(process.pid)
-    if not segments and not shared and not on_gpu:
+    if not segments and not shared and not on_gpu and process.pid not in clients:
         return None
     with process.oneshot():
         command = process.cmdline()
         return Held(
             process.pid, process.username(), process.create_time(), process.exe() or process.name(), command,
             [found for fd in segments if (found := inspect(library, process.pid, fd)) is not None], shared, on_gpu,
+            clients[process.pid][1] if process.pid in clients else None,
         )  # fmt: skip
 
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import click
 
-from ..mps import places
+from ..mps import control
 from ..mps.places import Group, MpsError
-from ..mps.status import terminate
-from .held import Held, find
+from ..mps.status import all_clients
+from .held import MPS_DEADLINE, Held, find
 from .ps import rows_of
 
 KILL_LIMIT = 5.0  # seconds that the kernel has for SIGKILL
 LEFT = "/dev/shm/nccl-*"  # NVIDIA's library leaves these when it is killed; the CPU library's memory has no names
+
+FRESH = 10.0  # seconds in which a program that has just made such a file may not have mapped it yet
 
 
 @click.command("kill")
@@ -29,7 +31,7 @@ LEFT = "/dev/shm/nccl-*"  # NVIDIA's library leaves these when it is killed; the
 def command(pids: tuple[int, ...], yes: bool, grace: float) -> None:
     """End these processes, or all that `pynickel ps` lists: SIGTERM, then SIGKILL; clients of MPS are taken off the GPU first.
 
-    Only processes of this user that hold communicators are touched. Ends with 1 if one of them is still there.
+    Only processes of this user that hold communicators, or are clients of MPS, are touched. Ends with 1 if one of them is still there.
     """
     found = find(pids=pids or None)
     others = sorted(set(pids) - {held.pid for held in found})
@@ -55,14 +57,17 @@ def end(found: Sequence[Held], grace: float) -> list[int]:
     import psutil
 
     processes = []
+    clients = all_clients(MPS_DEADLINE) if any(held.mps_server is not None for held in found) else {}
     for held in found:
-        take_off(held.pid)
         try:
             process = psutil.Process(held.pid)
-            if process.create_time() == held.started:  # not another one that has got the number since
-                process.send_signal(signal.SIGTERM)
-                process.send_signal(signal.SIGCONT)  # a stopped one takes no notice otherwise
-                processes.append(process)
+            if process.create_time() != held.started:  # another one has got the number since
+                raise psutil.NoSuchProcess(held.pid)
+            if held.pid in clients:
+                take_off(held.pid, *clients[held.pid])
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # a stopped one takes no notice otherwise
+            processes.append(process)
         except psutil.NoSuchProcess:
             click.echo(f"{held.pid} had ended already")
     alive = still_there(processes, grace)
@@ -107,15 +112,13 @@ def report(processes: Iterable[Any], how: str) -> None:
         click.echo(f"{process.pid} {how}")
 
 
-def take_off(pid: int) -> None:
+def take_off(pid: int, group: Group, server: int) -> None:
     """End a client's work on the GPU by its MPS daemon, which a plain kill might damage."""
-    for group in [*places.known_groups(), Group((), places.pipe_directory(), places.pipe_directory())]:
-        if places.daemon(group.pipes) is not None:
-            try:
-                click.echo(f"{pid}: terminate_client of {group.title}: {terminate(group, pid)}")
-                return
-            except MpsError:  # not a client of this daemon, or the daemon hangs: the signal is what is left
-                continue
+    try:
+        answer = control.ask(group, f"terminate_client {server} {pid}", MPS_DEADLINE)
+    except MpsError as error:  # the signal is what is left
+        answer = str(error)
+    click.echo(f"{pid}: terminate_client of {group.title}: {answer}")
 
 
 def clean() -> list[str]:
@@ -124,7 +127,8 @@ def clean() -> list[str]:
     said = []
     for path in glob.glob(LEFT):
         try:
-            if path not in used and os.lstat(path).st_uid == os.geteuid():
+            about = os.lstat(path)
+            if path not in used and about.st_uid == os.geteuid() and time.time() - about.st_ctime > FRESH:
                 os.unlink(path)
                 said.append(f"{path} was left over, and is deleted")
         except OSError:

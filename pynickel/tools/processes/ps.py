@@ -11,18 +11,20 @@ from typing import Any
 
 import click
 
+from ..plain import plain
 from .held import Held, find
 
-COLUMNS = ("PID", "USER", "STARTED", "RANK", "STATE", "SHARED", "WAITS IN", "FOR", "PROGRAM")
+COLUMNS = ("PID", "USER", "STARTED", "RANK", "STATE", "SHARED", "MPS", "WAITS IN", "FOR", "PROGRAM")
 
 
 @click.command("ps")
 @click.option("--all-users", is_flag=True, help="Processes of all users, as far as they can be seen.")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is known as JSON.")
 def command(all_users: bool, as_json: bool) -> None:
-    """List processes of this user that hold pynickel communicators, shared memory of the CPU library, or NCCL on a GPU.
+    """List processes of this user that hold pynickel communicators, shared memory of the CPU library, or NCCL on a GPU, and clients of MPS.
 
-    What a rank waits in is known for the CPU library, after a wait of about a tenth of a second.
+    What a rank waits in is known for the CPU library, after a wait of about a tenth of a second. The column MPS has the pid of the
+    server whose client a process is.
     """
     found = find(all_users)
     if as_json:
@@ -40,15 +42,17 @@ def command(all_users: bool, as_json: bool) -> None:
 def rows_of(held: Held) -> Sequence[Sequence[str]]:
     """A line for each rank; one for a process without any."""
     started = time.strftime("%m-%d %H:%M:%S", time.localtime(held.started))
-    program = shlex.join(held.command)[:120] or held.program
+    program = plain(shlex.join(held.command))[:120] or held.program
     begin = (str(held.pid), held.user, started)
     shared = f"{held.shared_bytes / (1 << 20):.1f} MiB"
+    mps = "-" if held.mps_server is None else str(held.mps_server)
     rows = []
     for communicator, rank in held.ranks():
         name, seconds = waits(rank)
         place = f"{rank['rank']} of {communicator['nranks']} in {communicator['communicator'][:6]}"
-        rows.append((*begin, place, state(communicator, rank), shared, name, seconds, program))
-    return rows or [(*begin, "-", "on a GPU" if held.on_gpu else "shared memory", shared, "", "", program)]
+        rows.append((*begin, place, state(communicator, rank), shared, mps, name, seconds, program))
+    kind = "on a GPU" if held.on_gpu else "shared memory" if held.shared_bytes else "MPS client"
+    return rows or [(*begin, "-", kind, shared, mps, "", "", program)]
 
 
 def state(communicator: dict[str, Any], rank: dict[str, Any]) -> str:

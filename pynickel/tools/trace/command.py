@@ -23,10 +23,12 @@ def command(file: Path, output: Path | None, as_json: bool) -> None:
 
     Ends with 1 if ranks differ in a call.
     """
+    place = output or file.with_name(file.name + ".timeline.json")
+    if place.exists() and place.samefile(file):
+        raise click.ClickException(f"-o {place} is the trace itself, which would be lost; choose another place")
     found, bad = records.read(file)
     if not found:
         raise click.ClickException(f"{file} holds no record; run the program with NICKEL_TRACE={file} on the CPU library")
-    place = output or file.with_name(file.name + ".timeline.json")
     try:
         place.write_text(json.dumps(timeline.events(found)) + "\n", encoding="utf-8")
     except OSError as error:
