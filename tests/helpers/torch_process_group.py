@@ -177,7 +177,9 @@ def claim_all_gather(group: Group, me: int, n: int) -> None:
 
 
 def claim_reduce_scatter(group: Group, me: int, n: int) -> None:
-    for dtype, kind in ((torch.float32, ReduceOp.SUM), (torch.int16, ReduceOp.MAX), (torch.int32, ReduceOp.BXOR), (torch.complex64, ReduceOp.SUM)):
+    for dtype, kind in zip(
+        (torch.float32, torch.int16, torch.int32, torch.complex64), (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BXOR, ReduceOp.SUM), strict=True
+    ):
         mine, into = [has(me + rank, dtype=dtype) for rank in range(n)], torch.zeros(6, dtype=dtype)
         wanted = fold(kind, [has(rank + me, dtype=dtype) for rank in range(n)])
         dist.reduce_scatter(into, mine, op=kind, group=group)
