@@ -164,6 +164,10 @@ def claim_all_gather(group: Group, me: int, n: int) -> None:
     flat = torch.cat([has(me) if rank == me else torch.zeros(6) for rank in range(n)])
     dist.all_gather_single(flat, flat[6 * me : 6 * (me + 1)], group=group)
     same(flat, torch.cat([has(rank) for rank in range(n)]), "in place")
+    large = [torch.zeros(1 << 18, 2) for _ in range(n)]  # beyond the size up to which memory between is used
+    large[0] = torch.zeros(2, 1 << 18).t()
+    dist.all_gather(large, torch.full((1 << 18, 2), float(me)), group=group)
+    assert all(bool((tensor == rank).all()) for rank, tensor in enumerate(large))
     uneven = [torch.zeros(rank + 1) for rank in range(n)]
     dist.all_gather(uneven, has(me, me + 1), group=group)
     for rank, tensor in enumerate(uneven):
