@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -15,32 +15,38 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
+import pynickel.torch  # noqa: F401  # registers the backend
 from pynickel import Communicator, UniqueId
 
-DATA = 1 << 26  # no buffer of an operation is larger
+STEPS = 5  # in a turn of a backend
 LAYERS = (784, 1000, 280, 10)  # 1.07 million parameters
-Call = Callable[[], Any]
+WARM_UP = 3  # calls that are not counted
+Made = tuple[Callable[[], Any], torch.Tensor, Callable[[], bool]]  # the call, what is rewritten before it, whether it was right
 
 
 def main() -> None:
-    """Do what the options say, as JSON in the first argument."""
+    """Measure what the first argument says, as JSON; all backends in turns, so that a disturbance meets all of them."""
     told = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    if told["backend"] == "pynickel":
-        import pynickel.torch  # noqa: F401  # registers it
-    dist.init_process_group(told["backend"], timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    groups = {name: dist.new_group(backend=name, timeout=timedelta(seconds=60)) for name in told["backends"]}
     comm = meet()
     for operation in told["operations"]:
         for size in told["sizes"]:
-            times = measure(comm, operation, size, told["seconds"])
-            if dist.get_rank() == 0:
-                print(json.dumps({"operation": operation, "bytes": size, "times": times}), flush=True)
-    for kind in told["steps"]:
-        times = steps(comm, kind == "ddp", told["seconds"] * 4)
-        if dist.get_rank() == 0:
-            print(json.dumps({"step": kind, "times": times}), flush=True)
+            for name, times in measure(comm, groups, operation, size, told["seconds"]).items():
+                tell(backend=name, operation=operation, bytes=size, times=times)
+    if told["steps"]:
+        for name, times in steps(comm, groups, told["steps"]).items():
+            tell(backend=name, operation="step", bytes=0, times=times)
     comm.close()
     dist.destroy_process_group()
+
+
+def tell(**words: Any) -> None:
+    """Rank 0 tells for all."""
+    if dist.get_rank() == 0:
+        words["times"] = [round(second * 1e6, 3) for second in words["times"]]
+        print(json.dumps(words), flush=True)
 
 
 def meet() -> Communicator:
@@ -51,28 +57,32 @@ def meet() -> Communicator:
     return Communicator(nranks, objects[0], rank, library="host", timeout=60)
 
 
-def measure(comm: Communicator, operation: str, size: int, seconds: float) -> list[float]:
+def measure(comm: Communicator, groups: dict[str, Any], operation: str, size: int, seconds: float) -> dict[str, list[float]]:
     """Seconds of each call, of the rank that took longest; every rank rewrites its whole buffer before it."""
-    call, written, check = OPERATIONS[operation](size)
-    times, end = [], None
-    decided = torch.zeros(2, dtype=torch.float64)
+    made = {name: OPERATIONS[operation](size, group) for name, group in groups.items()}
+    times: dict[str, list[float]] = {name: [] for name in groups}
+    worst, stop = torch.zeros(1, dtype=torch.float64), torch.zeros(1)
+    end = time.perf_counter() + seconds
     gc.disable()
-    while True:
-        written.fill_(1.0)
-        comm.barrier()
-        begun = time.perf_counter()
-        call()
-        decided[0] = time.perf_counter() - begun
-        end = end or time.perf_counter() + seconds
-        decided[1] = 0.0 if time.perf_counter() < end or len(times) < 8 else 1.0
-        comm.all_reduce(decided, op="max")
-        times.append(float(decided[0]))
-        if decided[1]:
+    for turn in itertools.count():
+        for name, (call, written, _) in made.items():
+            written.fill_(1.0)
+            comm.barrier()
+            begun = time.perf_counter()
+            call()
+            worst[0] = time.perf_counter() - begun
+            comm.all_reduce(worst, op="max")
+            if turn >= WARM_UP:
+                times[name].append(float(worst[0]))
+        stop[0] = turn > 2 * WARM_UP and time.perf_counter() > end
+        comm.all_reduce(stop, op="max")
+        if stop[0]:
             break
     gc.enable()
-    if not check():
-        raise SystemExit(f"{operation} of {size} bytes: the result is wrong")
-    return times[3:]
+    for name, (_, _, check) in made.items():
+        if not check():
+            raise SystemExit(f"{operation} of {size} bytes by {name}: the result is wrong")
+    return times
 
 
 def floats(size: int, ranks: int = 1) -> torch.Tensor:
@@ -80,93 +90,97 @@ def floats(size: int, ranks: int = 1) -> torch.Tensor:
     return torch.ones(max(1, size // 4) * ranks)
 
 
-def all_reduce(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def all_reduce(size: int, group: Any) -> Made:
     """Size: of the tensor."""
     data = floats(size)
-    return lambda: dist.all_reduce(data), data, lambda: bool((data == dist.get_world_size()).all())
+    return lambda: dist.all_reduce(data, group=group), data, lambda: bool((data == dist.get_world_size()).all())
 
 
-def broadcast(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def broadcast(size: int, group: Any) -> Made:
     """Size: of the tensor."""
     data = floats(size)
-    return lambda: dist.broadcast(data, 0), data, lambda: bool((data == 1).all())
+    return lambda: dist.broadcast(data, 0, group=group), data, lambda: bool((data == 1).all())
 
 
-def reduce(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def reduce(size: int, group: Any) -> Made:
     """Size: of the tensor."""
     data = floats(size)
-    return lambda: dist.reduce(data, 0), data, lambda: dist.get_rank() != 0 or bool((data == dist.get_world_size()).all())
+    return lambda: dist.reduce(data, 0, group=group), data, lambda: dist.get_rank() != 0 or bool((data == dist.get_world_size()).all())
 
 
-def all_gather(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def all_gather(size: int, group: Any) -> Made:
     """Size: of one rank's tensor; into a list."""
     data, into = floats(size), [floats(size) * 0 for _ in range(dist.get_world_size())]
-    return lambda: dist.all_gather(into, data), data, lambda: all(bool((one == 1).all()) for one in into)
+    return lambda: dist.all_gather(into, data, group=group), data, lambda: all(bool((one == 1).all()) for one in into)
 
 
-def all_gather_into_tensor(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def all_gather_single(size: int, group: Any) -> Made:
     """Size: of one rank's tensor."""
     data, into = floats(size), floats(size, dist.get_world_size()) * 0
-    return lambda: dist.all_gather_into_tensor(into, data), data, lambda: bool((into == 1).all())
+    return lambda: dist.all_gather_single(into, data, group=group), data, lambda: bool((into == 1).all())
 
 
-def reduce_scatter_tensor(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def reduce_scatter_single(size: int, group: Any) -> Made:
     """Size: of one rank's result."""
     data, into = floats(size, dist.get_world_size()), floats(size) * 0
-    return lambda: dist.reduce_scatter_tensor(into, data), data, lambda: bool((into == dist.get_world_size()).all())
+    return lambda: dist.reduce_scatter_single(into, data, group=group), data, lambda: bool((into == dist.get_world_size()).all())
 
 
-def all_to_all_single(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def all_to_all_single(size: int, group: Any) -> Made:
     """Size: of what one rank sends to one other."""
     data, into = floats(size, dist.get_world_size()), floats(size, dist.get_world_size()) * 0
-    return lambda: dist.all_to_all_single(into, data), data, lambda: bool((into == 1).all())
+    return lambda: dist.all_to_all_single(into, data, group=group), data, lambda: bool((into == 1).all())
 
 
-def send_recv(size: int) -> tuple[Call, torch.Tensor, Callable[[], bool]]:
+def send_recv(size: int, group: Any) -> Made:
     """Size: of the tensor, from each even rank to the next one and back."""
     data, peer = floats(size), dist.get_rank() ^ 1
 
     def call() -> None:
         for odd in (0, 1):
             if dist.get_rank() % 2 == odd:
-                dist.send(data, peer)
+                dist.send(data, peer, group=group)
             else:
-                dist.recv(data, peer)
+                dist.recv(data, peer, group=group)
 
     return call, data, lambda: bool((data == 1).all())
 
 
 OPERATIONS = {
     function.__name__: function
-    for function in (all_reduce, broadcast, reduce, all_gather, all_gather_into_tensor, reduce_scatter_tensor, all_to_all_single, send_recv)
+    for function in (all_reduce, broadcast, reduce, all_gather, all_gather_single, reduce_scatter_single, all_to_all_single, send_recv)
 }
 
 
-def steps(comm: Communicator, ddp: bool, seconds: float) -> list[float]:
-    """Seconds of each step of training a perceptron, with DistributedDataParallel or each rank for itself."""
+def steps(comm: Communicator, groups: dict[str, Any], seconds: float) -> dict[str, list[float]]:
+    """Seconds of each step of training a perceptron: with DistributedDataParallel by each backend, and each rank for itself."""
+    trained = {"alone": perceptron()}
+    trained.update({name: torch.nn.parallel.DistributedDataParallel(perceptron(), process_group=group) for name, group in groups.items()})
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.01) for name, model in trained.items()}
+    samples, labels = torch.randn(32, LAYERS[0]), torch.randint(0, LAYERS[-1], (32,))
+    times: dict[str, list[float]] = {name: [] for name in trained}
+    stop, end = torch.zeros(1), time.perf_counter() + seconds
+    while not stop:
+        for name, model in trained.items():
+            comm.barrier()
+            begun = time.perf_counter()
+            for _ in range(STEPS):
+                optimizers[name].zero_grad()
+                torch.nn.functional.cross_entropy(model(samples), labels).backward()
+                optimizers[name].step()
+            times[name].append((time.perf_counter() - begun) / STEPS)
+        stop[0] = len(times["alone"]) > WARM_UP and time.perf_counter() > end
+        comm.all_reduce(stop, op="max")
+    return {name: found[2:] for name, found in times.items()}
+
+
+def perceptron() -> torch.nn.Module:
+    """The same on all ranks."""
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []
-    for inner, outer in zip(LAYERS, LAYERS[1:], strict=False):
+    for inner, outer in itertools.pairwise(LAYERS):
         layers += [torch.nn.Linear(inner, outer), torch.nn.ReLU()]
-    model: torch.nn.Module = torch.nn.Sequential(*layers[:-1])
-    if ddp:
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    samples, labels = torch.randn(32, LAYERS[0]), torch.randint(0, LAYERS[-1], (32,))
-    times: list[float] = []
-    stop = torch.zeros(1)
-    end = time.perf_counter() + seconds
-    while not stop:
-        comm.barrier()
-        begun = time.perf_counter()
-        for _ in range(10):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(samples), labels).backward()
-            optimizer.step()
-        times.append((time.perf_counter() - begun) / 10)
-        stop[0] = time.perf_counter() > end and len(times) > 5
-        comm.all_reduce(stop, op="max")
-    return times[2:] if statistics.median(times) else times
+    return torch.nn.Sequential(*layers[:-1])
 
 
 if __name__ == "__main__":

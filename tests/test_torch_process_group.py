@@ -24,7 +24,8 @@ NRANKS = 4
 def claims(tmp_path_factory: pytest.TempPathFactory) -> Claims:
     """Four processes have gone through all claims; raises what went wrong with one of them."""
     folder = tmp_path_factory.mktemp("torch")
-    with torch_ranks.started(Path(torch_ranks.__file__), NRANKS, folder, "helpers.torch_process_group", env=torch_ranks.tests_path()) as ranks:
+    script, module = Path(torch_ranks.__file__), "helpers.torch_process_group"
+    with torch_ranks.started(script, NRANKS, folder, module, env=torch_ranks.tests_path()) as ranks:
         ends = [rank.finish(100) for rank in ranks]
     assert [(end.returncode, end.left) for end in ends] == [(0, [])] * NRANKS, "\n".join(end.stderr for end in ends)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]

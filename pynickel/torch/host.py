@@ -18,6 +18,7 @@ from . import sparse
 from .elements import BITS, NATIVE, OPS, Kind, dense, factor_for, is_bitwise, kind_of, movable, reducible, settle
 
 Tensors = Sequence[torch.Tensor]
+COPIED = 1 << 20  # bytes of a tensor up to which all_gather may pass its list by memory of its own; the same on all ranks
 
 
 @contextmanager
@@ -134,15 +135,22 @@ def all_gather(comm: Communicator, outputs: Tensors, source: torch.Tensor) -> No
     """Every rank ends up with rank i's tensor in outputs[i]; they may differ in size."""
     for tensor in outputs:
         same_type(tensor, source)
-    if len({tensor.numel() for tensor in outputs}) > 1:
-        for root, tensor in enumerate(outputs):
-            if root == comm.rank:
-                tensor.detach().copy_(source.detach().view(tensor.shape))
-            broadcast(comm, tensor, root)
+    if len({tensor.numel() for tensor in outputs}) > 1 or source.nbytes > COPIED:
+        broadcasts(comm, outputs, source)
         return
     into = side_by_side(outputs)
     comm.all_gather(movable(dense(source)), movable(into))
     hand_out(into, outputs)
+
+
+def broadcasts(comm: Communicator, outputs: Tensors, source: torch.Tensor) -> None:
+    """The same without memory between, which a large tensor would have to pass; all ranks must come here, whatever their memory is."""
+    send, into = dense(source), [dense(output) for output in outputs]
+    with group():
+        for root, one in enumerate(into):
+            comm.broadcast(movable(send) if root == comm.rank else None, movable(one), root)
+    for output, one in zip(outputs, into, strict=True):
+        settle(output, one)
 
 
 def reduce_scatter_single(comm: Communicator, outputs: Tensors, sources: Tensors, op: Any) -> None:

@@ -17,7 +17,7 @@ from ..communicator import Communicator
 from ..library import Library, load
 from ..unique_id import UniqueId
 
-SLICE = timedelta(seconds=0.5)  # between two looks at signals and at the rank that is waited for
+LOOK_EVERY = 0.5  # seconds between two looks at the rank that is waited for
 
 
 class Meeting:
@@ -33,11 +33,12 @@ class Meeting:
     def communicator(self, key: str, ranks: Sequence[int], library: Library, device: int | None = None) -> Communicator:
         """The communicator of these ranks of the group; the first of them makes the id. All of them ask for it under this key."""
         name = f"pynickel/{library.kind}/{key}"
+        self._require_alive(ranks)
         if self.rank == ranks[0]:
             unique_id = UniqueId.create(library)
             self.store.set(name, bytes(unique_id).hex())
         else:
-            self._wait(name, ranks[0])
+            self._wait(name, ranks)
             unique_id = UniqueId(bytes.fromhex(self.store.get(name).decode()))
         place = list(ranks).index(self.rank)
         comm = Communicator(len(ranks), unique_id, place, library=library, device=device, timeout=self._timeout(library), name=key)
@@ -48,22 +49,29 @@ class Meeting:
         comm.abort()
         raise dist.DistBackendError("the process group was shut down while its ranks met")
 
-    def _wait(self, name: str, maker: int) -> None:
-        """Wait for an id as long as the deadline allows and its maker lives."""
-        end = time.monotonic() + self.seconds
-        while True:
-            try:
-                self.store.wait([name], min(SLICE, timedelta(seconds=self.seconds)))
-                return
-            except RuntimeError as error:  # DistStoreError, or what other stores say
-                if not self._lives(maker):
-                    raise dist.DistBackendError(f"rank {maker} ended before it met rank {self.rank}") from error
-                if time.monotonic() > end:
-                    raise dist.DistBackendError(
-                        f"rank {maker} did not come within {self.seconds:g} s to meet rank {self.rank}: it has not called this operation"
-                    ) from error
-                if self._ended:
-                    raise dist.DistBackendError("the process group was shut down while its ranks met") from error
+    def _wait(self, name: str, ranks: Sequence[int]) -> None:
+        """Wait for an id as long as the deadline allows and all ranks live. Looking now and then, because store.wait() hears no Ctrl-C."""
+        begun = looked = time.monotonic()
+        pause = 0.0005
+        while not self.store.check([name]):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+            now = time.monotonic()
+            if self._ended:
+                raise dist.DistBackendError("the process group was shut down while its ranks met")
+            if now - begun > self.seconds:
+                raise dist.DistBackendError(
+                    f"rank {ranks[0]} did not come within {self.seconds:g} s to meet rank {self.rank}: it has not called this operation"
+                )
+            if now - looked > LOOK_EVERY:
+                looked = now
+                self._require_alive(ranks)
+
+    def _require_alive(self, ranks: Sequence[int]) -> None:
+        """Raise if one of the ranks, which are still to meet, has ended."""
+        for rank in ranks:
+            if rank != self.rank and not self._lives(rank):
+                raise dist.DistBackendError(f"rank {rank} ended before it met rank {self.rank}")
 
     def _lives(self, rank: int) -> bool:
         """Whether that rank's process does, as far as can be seen from here."""

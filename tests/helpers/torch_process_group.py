@@ -164,6 +164,10 @@ def claim_all_gather(group: Group, me: int, n: int) -> None:
     flat = torch.cat([has(me) if rank == me else torch.zeros(6) for rank in range(n)])
     dist.all_gather_single(flat, flat[6 * me : 6 * (me + 1)], group=group)
     same(flat, torch.cat([has(rank) for rank in range(n)]), "in place")
+    large = [torch.zeros(1 << 18, 2) for _ in range(n)]  # beyond the size up to which memory between is used
+    large[0] = torch.zeros(2, 1 << 18).t()
+    dist.all_gather(large, torch.full((1 << 18, 2), float(me)), group=group)
+    assert all(bool((tensor == rank).all()) for rank, tensor in enumerate(large))
     uneven = [torch.zeros(rank + 1) for rank in range(n)]
     dist.all_gather(uneven, has(me, me + 1), group=group)
     for rank, tensor in enumerate(uneven):
@@ -177,7 +181,9 @@ def claim_all_gather(group: Group, me: int, n: int) -> None:
 
 
 def claim_reduce_scatter(group: Group, me: int, n: int) -> None:
-    for dtype, kind in ((torch.float32, ReduceOp.SUM), (torch.int16, ReduceOp.MAX), (torch.int32, ReduceOp.BXOR), (torch.complex64, ReduceOp.SUM)):
+    for dtype, kind in zip(
+        (torch.float32, torch.int16, torch.int32, torch.complex64), (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BXOR, ReduceOp.SUM), strict=True
+    ):
         mine, into = [has(me + rank, dtype=dtype) for rank in range(n)], torch.zeros(6, dtype=dtype)
         wanted = fold(kind, [has(rank + me, dtype=dtype) for rank in range(n)])
         dist.reduce_scatter(into, mine, op=kind, group=group)

@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed as processes: started without a launcher, so that a test sees how each of them ends; and what one of them runs."""
+"""Ranks of torch.distributed as processes, without a launcher, so that a test sees how each of them ends; and what one runs."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
