@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +176,26 @@ def test_uuids_of_visible_gpus(monkeypatch: pytest.MonkeyPatch, recorder_path: P
         devices.visible(nvidia)
     monkeypatch.setattr(devices.driver, "driver", lambda: None)
     assert devices.visible(nvidia) == ()
+
+
+def test_cpu_library_on_two_machines(tmp_path: Path) -> None:
+    """Without GPUs, ranks that the CPU library cannot bring together (a pid namespace stands for a machine) are all told so at once."""
+    apart = ["unshare", "--pid", "--fork"]
+    if subprocess.run([*apart, "true"], capture_output=True, timeout=10).returncode != 0:
+        pytest.skip("no pid namespace can be had: unshare --pid is not permitted")
+    program = "from pynickel import rendezvous\nrendezvous.init(timeout=20)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYNICKEL_RENDEZVOUS": str(tmp_path), "WORLD_SIZE": "2"}
+    began = time.monotonic()
+    ranks = [
+        subprocess.Popen([*before, sys.executable, "-c", program], env={**env, "RANK": str(number)}, stderr=subprocess.PIPE, text=True)
+        for number, before in enumerate(([], apart))
+    ]
+    try:
+        for process in ranks:
+            said = process.communicate(timeout=30)[1]
+            assert process.returncode == 1 and "the CPU library serves one machine" in said and said.count("host 2.32.3") == 2
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait(5)
+    assert time.monotonic() - began < 15

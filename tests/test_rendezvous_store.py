@@ -172,6 +172,17 @@ def test_end_of_rank_0_is_an_error() -> None:
     guest.close(0, 0.0)
 
 
+def test_row_for_a_rank_0_that_is_gone() -> None:
+    """A row that rank 0 does not take any more raises nothing; that it is gone is said when the log is read."""
+    with serving() as (_, port):
+        guest = store.connect([(HERE, port)], KEY, 1, soon())
+    for _ in range(20):
+        guest.append(bytes(10_000))
+    with pytest.raises(RendezvousError, match="closed the rendezvous or ended"):
+        guest.wait(0, soon())
+    guest.close(0, 0.0)
+
+
 def test_another_rendezvous_of_the_same_job() -> None:
     """A rank that is ahead waits for rank 0 to come to the same rendezvous; the deadline's text says what it found."""
     with serving() as (_, port), pytest.raises(TimeoutError, match="it is at its rendezvous number 1, this process at number 2"):

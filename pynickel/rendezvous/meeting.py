@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import batch
@@ -117,7 +117,8 @@ def meet(way: ways.Way, me: Introduction, seconds: float) -> Verdict:
         decided = decide(log, me, way.until, seconds)
         return decided
     except BaseException as error:
-        log.append(row._replace(what=FAILED, text=f"was stopped while it waited: {type(error).__name__}").to_bytes())
+        with suppress(Exception):  # the first error is the one to raise
+            log.append(row._replace(what=FAILED, text=f"was stopped while it waited: {type(error).__name__}").to_bytes())
         raise
     finally:
         if decided is None:

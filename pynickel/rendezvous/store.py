@@ -6,6 +6,7 @@ Both sides prove that they know the key without sending it, and each message car
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
@@ -33,6 +34,7 @@ class Server:
         self._listening = listening
         self._peers: dict[socket.socket, Peer] = {}
         self.strangers = 0  # connections with another key
+        self._came = 1  # ranks that have given a row: we, and each connection once, whatever it says later
         self._selector = selectors.DefaultSelector()
         for listener in listening:
             listener.setblocking(False)
@@ -61,9 +63,9 @@ class Server:
         return list(self._rows)
 
     def close(self, expected: int, until: float) -> None:
-        """Stay until `expected` rows have come and all who sent them have seen the log, but not beyond `until`."""
+        """Stay until `expected` ranks have come and all of them have seen the log, but not beyond `until`."""
         try:
-            while (len(self._rows) < expected or any(peer.row is not None for peer in self._peers.values())) and time.monotonic() < until:
+            while (self._came < expected or any(peer.row is not None for peer in self._peers.values())) and time.monotonic() < until:
                 self._turn_once(until)
         finally:
             for known in (*self._peers, *self._listening):
@@ -104,6 +106,7 @@ class Server:
         """Take what a peer sends, and send what it has not got; a peer that is gone before the end is a row as well."""
         try:
             for row in peer.receive():
+                self._came += peer.row is None
                 peer.row = row
                 self.append(row)
             self._feed(peer)
@@ -143,7 +146,8 @@ class Guest:
 
     def append(self, row: bytes) -> None:
         """Send a row to rank 0, which gives it its place."""
-        self._client.send(row)
+        with contextlib.suppress(OSError):  # that rank 0 is gone shows when the log is read
+            self._client.send(row)
 
     def wait(self, known: int, until: float) -> list[bytes]:
         """All rows, once there are more than `known`, or at time.monotonic() `until`."""
