@@ -218,7 +218,7 @@ def test_a_description_is_cut_to_its_room(comm: pynickel.Communicator) -> None:
     assert len(library.ffi.string(text)) == 39 and length[0] > 100
 
 
-@pytest.mark.parametrize("how", ["works", "hangs"])
+@pytest.mark.parametrize("how", ["works", pytest.param("hangs", marks=pytest.mark.slow)])
 def test_clients_of_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A client of an MPS daemon is listed with its server, and kill has the daemon take it off the GPU before the signal; a daemon that
     hangs hinders neither for long."""
