@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
     from pynickel.parallel.child import Child
 
 
-class Commands:
+class Commands(ABC):
     """What a parent can ask of children. Every wait also raises the ChildError of any child that fails meanwhile.
 
     `timeout` is in seconds; None means `parallel.timeout`.
     """
 
+    @abstractmethod
     def _members(self) -> list[Child]:
-        raise NotImplementedError
+        """Those that are asked."""
 
     def exec(self, work: Callable[..., object] | str, *args: object, timeout: float | None = None) -> None:
         """Have the function called with the arguments, or the source text run with them as `args`; does not wait.

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from pynickel.parallel.child import Child
@@ -21,7 +22,7 @@ _TAIL_LINES = 20
 STDERR = 2
 
 
-class Keeper(threading.Thread):
+class Keeper(threading.Thread, ABC):
     """Keeps one child; how it is started, a subclass says. It lives as long as the child does.
 
     So the child may ask the kernel for its end when the thread that started it ends: that is then the end of the
@@ -36,9 +37,9 @@ class Keeper(threading.Thread):
         self._tail = b""
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def _start(self) -> tuple[int, subprocess.Popen[bytes]]:
         """Start the process; return the end of its stderr that we read, and the process. Sets the child's pid and channel."""
-        raise NotImplementedError
 
     def _connection_ended(self, process: subprocess.Popen[bytes]) -> None:
         """What to do, again and again, while the process lives on without a connection."""

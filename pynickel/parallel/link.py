@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
@@ -69,7 +70,7 @@ class News:
 news = News()
 
 
-class Link:
+class Link(ABC):
     """One other process: its channel, and what came from it and was not yet asked for."""
 
     channel: Channel  # there once the process has been reached
@@ -78,17 +79,17 @@ class Link:
         self.inbox: deque[list[bytearray]] = deque()
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The process in words, with its pid."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_end(self, doing: str) -> None:
         """Raise if the process has ended or is ending, so that it cannot do what is waited for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _lost(self, doing: str) -> NoReturn:
         """Raise what explains why the connection is broken."""
-        raise NotImplementedError
 
     def _push(self, kind: int, parts: Sequence[bytes | memoryview], deadline: Deadline) -> None:
         """Send one message; the errors name the process."""
