@@ -100,6 +100,7 @@ static ncclResult_t inspect(int fd, nh_page *page, const char *path)
   int nranks = 0, other;
   for (int look = 0; look < 2; look++) {
     nh_header *head = copied(fd, size);
+    if (!head && errno == EIO) return nh_error(ncclInvalidArgument, nickelKindNone, "nickelInspect: %s was cut short while it was read", path);
     if (!head) return nh_descriptor_error("the segment of another process cannot be read");
     bool ours = head->magic == NH_MAGIC && head->layout == NH_LAYOUT;
     if (ours && look) describe(head, nranks, page);
