@@ -85,7 +85,7 @@ def is_bitwise(tensor: torch.Tensor, op: Any) -> bool:
     """Whether this is a reduction of bits, which is done by gathering (exclusive or of truth values is one, too)."""
     kind = kind_of(op)
     if tensor.dtype is torch.bool:
-        return kind == Kind.BXOR
+        return bool(kind == Kind.BXOR)
     return kind in BITS and not tensor.is_floating_point() and not tensor.is_complex()
 
 
