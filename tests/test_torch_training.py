@@ -90,7 +90,7 @@ def test_example() -> None:
     for backend in ("pynickel", "gloo"):
         done = processes.run(TORCHRUN, str(EXAMPLE), "--backend", backend, deadline=60, env={"OMP_NUM_THREADS": "1"})
         assert not done.left, done.left
-        if backend == "pynickel":  # torch's gloo now and then ends by std::terminate after all is done, with pynickel not imported
+        if backend == "pynickel":  # a rank of gloo has been seen to abort after its last line, with pynickel not imported
             assert done.returncode == 0, done.stderr
         found = re.search(rf"{backend}, 2 ranks: loss ([\d.]+), accuracy ([\d.]+)%", done.stdout)
         assert found is not None, done.stdout
