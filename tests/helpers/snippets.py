@@ -145,7 +145,7 @@ def run_python(page: Path, folder: Path, seconds: float) -> None:
         body = part.text.splitlines()
         lines[part.line - 1] = f"print({MARK!r}, flush=True)"
         lines[part.line : part.line + len(body)] = body
-    program = folder / f"{page.stem}.py"
+    program = folder / f"{page.stem}_page.py"  # a page may have the name of a module
     program.write_text("\n".join(lines) + "\n")
     done = run_in(folder, f"exec python {program.name}", seconds)
     if done.stderr:
