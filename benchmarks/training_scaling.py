@@ -99,7 +99,7 @@ def launcher(comm: str, processes: int) -> list[str]:
 
 
 def again(command: Sequence[str], times: int) -> None:
-    """Run it, once more if it fails: gloo's own threads now and then end a process that is leaving ("terminate called")."""
+    """Run it, up to so many times while it fails: gloo's own threads now and then end a process that is leaving ("terminate called")."""
     for left in range(times - 1, -1, -1):
         try:
             run(command)
