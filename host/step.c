@@ -9,10 +9,11 @@
 
 #include "host.h"
 
-enum { YIELDS = 200, LOOK_EVERY = 32 };
+enum { YIELDS = 200, LOOK_EVERY = 32, LONG_YIELDS = 2 };
 static const long NAP = 50000000, SHORT_NAP = 200000;   /* ns: one communicator waits; several do, and one bell rings for one only */
 static const double LOOK_ROUND = 0.1, WARN_AFTER = 30;     /* seconds */
 static const double YIELD_FOR = 0.01;           /* seconds: on a busy machine each yield gives away a time slice of everybody else */
+static const double LONG_YIELD = 0.001, NO_YIELDS = 0.5; /* seconds: others had the core for so long; no yields for so long, then */
 static const double STAY_AWAKE = 0.002;         /* seconds, where each rank has a core: to wake one costs as much as a small operation, or moves it */
 
 static _Thread_local double thread_timeout = -1;
@@ -48,6 +49,7 @@ typedef struct {
   int npending;
   bool several;                 /* communicators wait */
   int spins;
+  int long_yields;              /* one after the other */
   bool here;                    /* a rank that is waited for needs this core */
   double start, looked;         /* 0: not yet */
   bool interrupted, warned;
@@ -164,9 +166,23 @@ static void relax(void)
 /* Is it too early to sleep? */
 static bool goes_on_yielding(const nh_loop *loop, int turns)
 {
-  double waited = nh_now() - loop->start;
+  double now = nh_now(), waited = now - loop->start;
+  if (now < loop->pending->comm->yields_from) return false;
   if (loop->pending->comm->roomy && waited < STAY_AWAKE) return true;
   return turns < loop->spins + YIELDS && waited < YIELD_FOR;
+}
+
+/*
+ * Where others compute on all cores, a yield gives one of them a whole time slice, which is longer than most operations; who sleeps is
+ * woken when it can go on, and then comes before them. One such yield says little: another thread of this process may have had the core.
+ */
+static void yield(nh_loop *loop)
+{
+  double before = nh_now();
+  sched_yield();
+  double after = nh_now();
+  loop->long_yields = after - before > LONG_YIELD ? loop->long_yields + 1 : 0;
+  if (loop->long_yields >= LONG_YIELDS) loop->pending->comm->yields_from = after + NO_YIELDS;
 }
 
 static void idle(nh_loop *loop, int turns)
@@ -182,7 +198,7 @@ static void idle(nh_loop *loop, int turns)
   }
   if (goes_on_yielding(loop, turns)) {
     if (turns % LOOK_EVERY == 0) look_at_all(loop, false);
-    sched_yield();
+    yield(loop);
     return;
   }
   nh_task *first = loop->pending;

@@ -54,6 +54,7 @@ struct ncclComm {
   nh_header *head;
   bool one_process;             /* all ranks are threads of this process */
   int spins;                    /* polls before the first yield, while nobody who is waited for needs this core */
+  double yields_from;           /* until then it sleeps at once where it would yield: others use the cores (nh_now) */
   bool roomy;                   /* each rank has a core, and this one waits in its caller's own thread */
   int core;                     /* where this rank ran when it was last noted */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
