@@ -8,6 +8,8 @@ import os
 import weakref
 from typing import Any
 
+from .soon import soon
+
 _groups: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered = False
 
@@ -31,3 +33,4 @@ def end_all() -> None:
     """Abort what is left: a peer may wait for ever, and an exit must not."""
     for group in list(_groups):
         group.abort()
+    soon.end()

@@ -1,4 +1,4 @@
-"""A lane: operations in order, run by a thread of the lane, or by whoever waits for one and comes first."""
+"""A lane: operations in order, run by whoever waits for one and comes first, or by a thread of the lane."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -7,20 +7,25 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import perf_counter
+
+from .soon import soon
 
 Job = Callable[[], None]
+AT_ONCE = 0.0002  # seconds from giving an operation to waiting for it, if nothing else is done between
 
 
 class Task:
     """One operation that was given to a lane: whether it is over, and how it failed."""
 
-    __slots__ = ("_callbacks", "_event", "_lane", "_lock", "error", "is_over", "job")
+    __slots__ = ("_callbacks", "_event", "_given", "_lane", "_lock", "error", "is_over", "job")
 
     def __init__(self, job: Job | None = None, lane: Lane | None = None) -> None:
         self.job = job
         self.error: BaseException | None = None
         self.is_over = job is None  # whether it has ended, well or not
         self._lane = lane
+        self._given = perf_counter()
         self._lock = threading.Lock()
         self._event: threading.Event | None = None  # made by the first who waits
         self._callbacks: list[Job] = []
@@ -47,21 +52,28 @@ class Task:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until it is over; whether it is. Without a deadline of its own the waiter does it, if nobody else has begun."""
-        if not self.is_over and seconds is None and self._lane is not None:
-            self._lane.help(self)
+        if not self.is_over and self._lane is not None:
+            self._lane.patient = perf_counter() - self._given < AT_ONCE
+            if seconds is None:
+                self._lane.help(self)
         with self._lock:
             if self.is_over:
                 return True
             event = self._event = self._event or threading.Event()
+        if self._lane is not None:
+            self._lane.begin()
         return event.wait(seconds)
 
     def then(self, callback: Job) -> None:
         """Call this when it is over, now if it is."""
         with self._lock:
-            if not self.is_over:
+            waits = not self.is_over
+            if waits:
                 self._callbacks.append(callback)
-                return
-        callback()
+        if not waits:
+            callback()
+        elif self._lane is not None:
+            self._lane.begin()
 
 
 OVER = Task()
@@ -71,13 +83,15 @@ class Lane:
     """Operations one after the other, in the order in which they were given.
 
     Whoever holds the turn takes the next operation and runs it. Waiting for the thread to wake up would cost more than a small
-    operation itself; so a caller that has to wait anyway takes the turn if it is free.
+    operation itself; so a caller that has to wait anyway takes the turn if it is free. And where callers have waited at once, the
+    thread is not even woken, unless nobody comes for an operation within a millisecond or two (soon.py).
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.patient = True  # whether operations are likely to be waited for at once
         self._turn = threading.Lock()
-        self._giving = threading.Lock()  # whoever gives an operation, or says that there will be no more
+        self._giving = threading.Lock()  # whoever gives an operation, starts the thread, or says that there will be no more
         self._waiting: deque[Task] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -89,21 +103,34 @@ class Lane:
         with self._giving:
             self._require_open()
             self._waiting.append(task)
+        if self.patient:
+            soon.add(self.begin)
+        else:
+            self.begin()
+        return task
+
+    def begin(self) -> None:
+        """Have the thread do what nobody has begun."""
+        if not self._waiting:
+            return
+        self.patient = False
+        with self._giving:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                 self._thread.start()
         self._wake.put(None)
-        return task
 
     def now(self, job: Job) -> None:
         """Do it in this thread, behind all that was given before; what it raises is raised here."""
+        soon.now()
         while True:
             with self._turn:
                 if not self._waiting:
                     self._require_open()
                     job()
                     return
-                task = self._take()
+                task = self._waiting.popleft()
+                task.run()
             self._tell(task)
 
     def help(self, task: Task) -> None:
@@ -112,7 +139,9 @@ class Lane:
             try:
                 if not self._waiting:
                     return  # whoever has run it is about to say so
-                done = self._take()
+                done = self._waiting.popleft()
+                soon.now()  # what other lanes have may be what this one's peer waits for
+                done.run()
             finally:
                 self._turn.release()
             self._tell(done)
@@ -121,7 +150,8 @@ class Lane:
         """Take no more, and wait until what was given is over; whether the thread has ended."""
         with self._giving:
             self._ended = True
-            thread = self._thread
+        self.begin()
+        thread = self._thread
         self._wake.put(None)
         if thread is None or thread is threading.current_thread():
             return True
@@ -131,12 +161,6 @@ class Lane:
     def _require_open(self) -> None:
         if self._ended:
             raise RuntimeError(f"{self.name}: the process group has been shut down")
-
-    def _take(self) -> Task:
-        """Run the next operation; the turn must be held."""
-        task = self._waiting.popleft()
-        task.run()
-        return task
 
     def _tell(self, task: Task) -> None:
         """Tell that it is over; without the turn, because a callback may give operations to this lane and wait for them."""
@@ -151,7 +175,8 @@ class Lane:
                 task = None
                 with self._turn:
                     if self._waiting:
-                        task = self._take()
+                        task = self._waiting.popleft()
+                        task.run()
                 if task is not None:
                     task.finish()
                     del task  # an idle thread must hold no tensors
