@@ -134,7 +134,10 @@ def test_killed_in_training(tmp_path: Path) -> None:
 
 
 def test_deadlines_and_interrupts(tmp_path: Path) -> None:
-    """Deadlines name the ranks that did not come; Ctrl-C ends a wait for the first meeting, a collective, and a wait for another's work."""
+    """Deadlines name the ranks that did not come; Ctrl-C ends a wait for the first meeting, a collective, and a wait for another's work.
+
+    Who waits for a first meeting is told within two seconds of the end of a rank that should come to it.
+    """
     program = """
     import _thread, threading
     rank, n = init(3)
@@ -149,12 +152,19 @@ def test_deadlines_and_interrupts(tmp_path: Path) -> None:
             raise AssertionError(f"no {kind} with {word!r}")
         assert time.monotonic() - begun < 8
     groups = [dist.new_group(timeout=datetime.timedelta(seconds=3)) for _ in range(5)]  # without it torch takes half an hour
+    slow = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    quick = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    last = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    dist.barrier(quick)
     store = dist.distributed_c10d._get_default_store()
     for group in groups[3:]:
         dist.barrier(group)
     if rank == 0:
         tensor = torch.ones(3)
         raises(dist.DistBackendError, "rank 1", lambda: pynickel.torch.monitored_barrier(timeout=0.3))
+        raises(dist.DistBackendError, "rank 1", lambda: pynickel.torch.monitored_barrier(slow, timeout=0.3))  # they have not met
+        quick.set_timeout(datetime.timedelta(seconds=0.3))
+        raises(dist.DistBackendError, "rank 1", lambda: dist.barrier(quick))
         raises(dist.DistBackendError, "rank 1", lambda: dist.recv(tensor, 1, group=groups[0]))
         raises(TypeError, "backend pynickel", lambda: pynickel.torch.monitored_barrier(group=7))
         for wait in (
@@ -171,8 +181,16 @@ def test_deadlines_and_interrupts(tmp_path: Path) -> None:
             time.sleep(0.05)
         for group in groups[3:]:
             raises(dist.DistBackendError, "rank 0", lambda: dist.all_reduce(torch.ones(3), group=group))
+    dist.barrier(slow)  # the one that was too early is as good as never
+    if rank == 1:
+        print("ok", flush=True)
+        time.sleep(1)
+        os.kill(os.getpid(), 9)
+    begun = time.monotonic()
+    raises(dist.DistBackendError, "rank 1 ended", lambda: dist.barrier(last))
+    assert time.monotonic() - begun < 1 + 2
     print("ok", flush=True)
     """
     with torch_ranks.started(textwrap.dedent(program), 2, tmp_path) as ranks:
         ends = [rank.finish(50) for rank in ranks]
-    assert [(end.returncode, end.stdout) for end in ends] == [(0, "ok\n")] * 2, "\n".join(end.stderr for end in ends)
+    assert [(end.returncode, end.stdout) for end in ends] == [(0, "ok\n"), (-9, "ok\n")], "\n".join(end.stderr for end in ends)

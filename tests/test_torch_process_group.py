@@ -78,6 +78,11 @@ def test_messages(claims: Claims) -> None:
     claims("messages")
 
 
+def test_nobody_waits(claims: Claims) -> None:
+    """Messages that are only asked about, or waited for after a collective, are begun all the same."""
+    claims("nobody_waits")
+
+
 def test_asynchronous(claims: Claims) -> None:
     """Works are done in order, can be waited for with a deadline and again, and have futures whose callbacks may call collectives."""
     claims("asynchronous")

@@ -80,7 +80,7 @@ class PynickelProcessGroup(dist.ProcessGroup):
         return self._desc
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The deadline of communicators that are still to be made."""
+        """The deadline of what is called from now on."""
         self._meeting.seconds = seconds_of(timeout)
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -106,13 +106,13 @@ class PynickelProcessGroup(dist.ProcessGroup):
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def host_comm(self) -> Communicator:
-        """The communicator for CPU tensors; all ranks make it with their first collective."""
+    def host_comm(self, seconds: float | None = None) -> Communicator:
+        """The communicator for CPU tensors; all ranks make it with their first collective, within so many seconds."""
         if self._comm is None:
             with self._making:
                 if self._comm is None:
-                    self._comm = self._meeting.communicator("collectives", range(self._nranks), host_library())
-        return self._comm
+                    self._comm = self._meeting.communicator("collectives", range(self._nranks), host_library(), seconds=seconds)
+        return self._meeting.in_time(self._comm)
 
     def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> Any:
         """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
@@ -124,10 +124,10 @@ class PynickelProcessGroup(dist.ProcessGroup):
 
         def whole() -> None:
             with as_torch(what):
-                comm = self.host_comm()
                 if seconds <= 0:
-                    job(comm)
+                    job(self.host_comm())
                 else:
+                    comm = self.host_comm(seconds)
                     with comm._deadline(seconds):
                         job(comm)
 
@@ -144,7 +144,7 @@ class PynickelProcessGroup(dist.ProcessGroup):
 
         def job() -> None:
             with as_torch("barrier"):
-                self.host_comm().barrier(seconds)
+                self.host_comm(seconds).barrier(seconds)
 
         self._lane.now(job)
 

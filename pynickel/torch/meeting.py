@@ -30,18 +30,28 @@ class Meeting:
         self._ended = False
         store.set(f"pynickel/process/{rank}", f"{os.getpid()} {psutil.Process().create_time()}")
 
-    def communicator(self, key: str, ranks: Sequence[int], library: Library, device: int | None = None) -> Communicator:
-        """The communicator of these ranks of the group; the first of them makes the id. All of them ask for it under this key."""
+    def communicator(
+        self, key: str, ranks: Sequence[int], library: Library, device: int | None = None, seconds: float | None = None
+    ) -> Communicator:
+        """The communicator of these ranks of the group, all of which ask for it under this key.
+
+        The first of them makes the id when all are there. `seconds`: the deadline for that, by default the group's.
+        """
         name = f"pynickel/{library.kind}/{key}"
-        self._require_alive(ranks)
+        come = {rank: f"{name}/{rank}" for rank in ranks}
+        seconds = self.seconds if seconds is None else seconds
+        self.store.set(come[self.rank], "here")
         if self.rank == ranks[0]:
+            self._wait(list(come.values()), come, seconds)
             unique_id = UniqueId.create(library)
             self.store.set(name, bytes(unique_id).hex())
         else:
-            self._wait(name, ranks)
+            self._wait([name], come, seconds)
             unique_id = UniqueId(bytes.fromhex(self.store.get(name).decode()))
         place = list(ranks).index(self.rank)
-        comm = Communicator(len(ranks), unique_id, place, library=library, device=device, timeout=self._timeout(library), name=key)
+        # On a GPU a deadline would make the communicator non-blocking; there torch's own streams and events do the waiting.
+        timeout = seconds if library.kind == "host" else None
+        comm = Communicator(len(ranks), unique_id, place, library=library, device=device, timeout=timeout, name=key)
         with self._lock:
             if not self._ended:
                 self._made.append(comm)
@@ -49,23 +59,33 @@ class Meeting:
         comm.abort()
         raise dist.DistBackendError("the process group was shut down while its ranks met")
 
-    def _wait(self, name: str, ranks: Sequence[int]) -> None:
-        """Wait for an id as long as the deadline allows and all ranks live. Looking now and then, because store.wait() hears no Ctrl-C."""
-        begun = looked = time.monotonic()
+    def in_time(self, comm: Communicator) -> Communicator:
+        """The communicator with the group's deadline, which may be another one than when it was made; by who is about to use it."""
+        if comm._timeout != self.seconds:
+            comm._timeout = self.seconds
+            comm._tell_timeout()
+        return comm
+
+    def _wait(self, keys: list[str], come: dict[int, str], seconds: float) -> None:
+        """Wait for keys as long as the deadline allows and all ranks live. Looking now and then, because store.wait() hears no Ctrl-C."""
+        begun = time.monotonic()
+        looked = 0.0
         pause = 0.0005
-        while not self.store.check([name]):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+        while not self.store.check(keys):
             now = time.monotonic()
             if self._ended:
                 raise dist.DistBackendError("the process group was shut down while its ranks met")
-            if now - begun > self.seconds:
+            if now - begun > seconds:
+                missing = [rank for rank, key in come.items() if not self.store.check([key])] or [next(iter(come))]
+                who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
                 raise dist.DistBackendError(
-                    f"rank {ranks[0]} did not come within {self.seconds:g} s to meet rank {self.rank}: it has not called this operation"
+                    f"{who} did not come within {seconds:g} s to meet rank {self.rank}, and has not called this operation"
                 )
             if now - looked > LOOK_EVERY:
                 looked = now
-                self._require_alive(ranks)
+                self._require_alive(list(come))
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
 
     def _require_alive(self, ranks: Sequence[int]) -> None:
         """Raise if one of the ranks, which are still to meet, has ended."""
@@ -84,10 +104,6 @@ class Meeting:
             return bool(abs(process.create_time() - float(begun)) < 1 and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
-
-    def _timeout(self, library: Library) -> float | None:
-        # On a GPU a deadline would make the communicator non-blocking; there torch's own streams and events do the waiting.
-        return self.seconds if library.kind == "host" else None
 
     def end(self, abort: bool) -> None:
         """Close all that were made, or end their calls at once."""

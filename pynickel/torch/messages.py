@@ -29,7 +29,7 @@ class Way:
         if self._comm is None:
             key = f"messages/{self.source}/{self.target}/{self.tag}"
             self._comm = self.meeting.communicator(key, (self.source, self.target), host_library())
-        return self._comm
+        return self.meeting.in_time(self._comm)
 
 
 class Messages:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -257,6 +258,27 @@ def claim_messages(group: Group, me: int, n: int) -> None:
         group.broadcast([total], dist.BroadcastOptions())
     several.wait()
     same(message, has(before)), same(total, has(0))
+
+
+def claim_nobody_waits(group: Group, me: int, n: int) -> None:
+    if n == 1:
+        return
+    after, before = (me + 1) % n, (me - 1) % n
+    for number in range(4):  # a lane that was waited for at once, one that was not, and both again
+        message = torch.zeros(6)
+        works = [dist.irecv(message, group_src=before, group=group), dist.isend(has(me + number), group_dst=after, group=group)]
+        deadline = time.monotonic() + 30
+        while not all(work.is_completed() for work in works):
+            assert time.monotonic() < deadline, "nobody has begun it"
+            time.sleep(0.01)
+        same(message, has(before + number))
+        works = [dist.irecv(message, group_src=before, group=group), dist.isend(has(me), group_dst=after, group=group)]
+        total = has(me)
+        dist.all_reduce(total, group=group)  # waits for ranks that wait for these messages
+        same(total, fold(ReduceOp.SUM, [has(rank) for rank in range(n)]))
+        for work in reversed(works):
+            assert work.wait(timedelta(seconds=30))
+        same(message, has(before))
 
 
 def claim_asynchronous(group: Group, me: int, n: int) -> None:
