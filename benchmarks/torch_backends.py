@@ -24,7 +24,7 @@ from report import busy, figure, machine, short, write_rows
 OPERATIONS = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_single", "reduce_scatter_single", "all_to_all_single", "send_recv",
 )  # fmt: skip
-SIZES = [8 << 3 * i for i in range(8)] + [1 << 26]  # 8 B to 16 MiB, and 64 MiB
+SIZES = [8 << 3 * i for i in range(6)] + [1 << 20, 1 << 21, 1 << 24, 1 << 26]
 SMALL = 1 << 20  # up to here 5 times as fast as gloo is promised, and 3 times above
 LIMIT = 280.0  # seconds for one start of ranks
 Cells = dict[str, dict[str, Any]]
