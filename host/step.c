@@ -175,6 +175,7 @@ static bool goes_on_yielding(const nh_loop *loop, int turns)
 /*
  * Where others compute on all cores, a yield gives one of them a whole time slice, which is longer than most operations; who sleeps is
  * woken when it can go on, and then comes before them. One such yield says little: another thread of this process may have had the core.
+ * Nor do they where the ranks outnumber the cores: who has the core then is the peer that is waited for.
  */
 static void yield(nh_loop *loop)
 {
@@ -182,7 +183,7 @@ static void yield(nh_loop *loop)
   sched_yield();
   double after = nh_now();
   loop->long_yields = after - before > LONG_YIELD ? loop->long_yields + 1 : 0;
-  if (loop->long_yields >= LONG_YIELDS) loop->pending->comm->yields_from = after + NO_YIELDS;
+  if (loop->long_yields >= LONG_YIELDS && loop->pending->comm->roomy) loop->pending->comm->yields_from = after + NO_YIELDS;
 }
 
 static void idle(nh_loop *loop, int turns)
