@@ -14,7 +14,7 @@ import pytest
 import pynickel
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # without a cache mypy takes its time
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("mypy")]  # without a cache mypy takes its time
 
 # What stands behind `# type:` is what mypy reveals, what stands behind `# error:` is the kind of mistake that it finds.
 PROGRAM = """
@@ -86,9 +86,10 @@ Config(blocking=True, bloking=False)  # error: call-arg
 """
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> str:
-    """The file that tells mypy to see this checkout, and not to read the large packages that it can use."""
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file that tells mypy to see this checkout, and not to read the large packages that it can use; a cache for these tests."""
+    tmp_path = tmp_path_factory.mktemp("mypy")
     lines = ["[mypy]", f"mypy_path = {ROOT}", f"cache_dir = {tmp_path / 'cache'}", "ignore_missing_imports = true"]
     for package in ("torch", "cupy", "cuda", "mpi4py", "sklearn"):
         lines += [f"[mypy-{package}.*]", "follow_imports = skip"]
