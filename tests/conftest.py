@@ -42,6 +42,15 @@ def recording(recorder_path: Path) -> recorder.Recorder:
 
 
 @pytest.fixture
+def stub_comm(recording: recorder.Recorder) -> Iterator[pynickel.Communicator]:
+    """A communicator of the recording library, with empty notes."""
+    made = pynickel.Communicator(4, bytes(range(128)), 1, library=recording.path)
+    recording.forget()
+    yield made
+    made.abort()
+
+
+@pytest.fixture
 def two() -> Iterator[tuple[pynickel.Communicator, pynickel.Communicator]]:
     """Both ranks of a communicator in the test's hands."""
     comms = pynickel.Communicator.init_all(2, "host")
