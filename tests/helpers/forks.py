@@ -260,6 +260,11 @@ def threads(nranks: int, function: Callable[..., Any], *args: Any, ids: int = 1,
     return list(ends)
 
 
+def mappings() -> int:
+    """How often this process has mapped the library's shared memory."""
+    return Path("/proc/self/maps").read_text().count("memfd:nickel")
+
+
 def holds() -> dict[str, int]:
     """What this process holds: descriptors, the library's shared memory, threads."""
     gc.collect()
@@ -267,7 +272,7 @@ def holds() -> dict[str, int]:
     return {
         "descriptors": len(links),
         "memfds": sum("memfd:nickel" in link for link in links),
-        "mappings": Path("/proc/self/maps").read_text().count("memfd:nickel"),
+        "mappings": mappings(),
         "threads": len(os.listdir("/proc/self/task")),
     }
 
