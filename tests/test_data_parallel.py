@@ -9,11 +9,7 @@ from importlib.util import find_spec
 import pytest
 from helpers import torch_claims
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.xdist_group("claims on torch"),  # helpers/torch_claims.py goes through all of them at once
-]
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")]
 Claims = Callable[[str], None]
 
 

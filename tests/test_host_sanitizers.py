@@ -18,7 +18,6 @@ BUILD = "import pathlib, runpy, sys; runpy.run_path('setup.py')['build_host_libr
 # What a report looks like; the driver's own failures are in its exit status.
 REPORTS = ("ThreadSanitizer", "AddressSanitizer", "LeakSanitizer", "runtime error")
 OPTIONS = {"TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
-WITH_THREADS, WITH_MEMORY = pytest.mark.xdist_group("thread sanitizer"), pytest.mark.xdist_group("address sanitizer")
 # One file of tests for each part of the library, with ranks as processes and as threads.
 PARTS = ("p2p", "family", "onesided", "operations", "mismatch")
 
@@ -81,7 +80,6 @@ def quiet(folder: Path, *words: str, **env: str) -> None:
     assert code == 0 and text.endswith("played\n") and not any(report in text for report in REPORTS), text[-8000:]
 
 
-@WITH_THREADS
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 def test_races(threads: Path, ranks: str, tmp_path: Path) -> None:
     """ThreadSanitizer finds no race in init, every collective, messages, groups, split, shrink, grow, abort and revoke from other threads,
@@ -92,21 +90,18 @@ def test_races(threads: Path, ranks: str, tmp_path: Path) -> None:
     quiet(threads, ranks, "groups", "splits", "in_background", "misfits", NICKEL_FAULT="delay:rank=1,call=3,ms=5", **tools)
 
 
-@WITH_THREADS
 def test_race_is_reported(threads: Path) -> None:
     """A thread that writes into a buffer while the library reads it is a race, and the report says where in the library."""
     code, text = drive(threads, "plant", "race")
     assert code == 66 and "WARNING: ThreadSanitizer: data race" in text and "ncclAllReduce" in text, text[-3000:]
 
 
-@WITH_MEMORY
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 def test_memory_of_a_c_program(memory: Path, ranks: str) -> None:
     """The same scenes touch no memory that is not theirs, leave none behind, and do nothing that C leaves undefined."""
     quiet(memory, ranks)
 
 
-@WITH_MEMORY
 @pytest.mark.parametrize(("fault", "report"), [
     ("overflow", "AddressSanitizer: heap-buffer-overflow"), ("leak", "LeakSanitizer: detected memory leaks"),
     ("undefined", "runtime error: signed integer overflow"),
@@ -139,7 +134,6 @@ def in_python(memory: Path, log: Path, *command: str) -> tuple[str, list[str]]:
     return f"{done.stdout}\nexit {done.returncode}", [path.read_text() for path in log.iterdir()]
 
 
-@WITH_MEMORY
 def test_python_tests(memory: Path, tmp_path: Path) -> None:
     """Tests of every part of the library, with ranks as processes, and a soak through the Python layer pass without a report."""
     tests = [str(ROOT / "tests" / f"test_host_{part}.py") for part in PARTS]
@@ -149,7 +143,6 @@ def test_python_tests(memory: Path, tmp_path: Path) -> None:
     assert text.endswith("\nexit 0") and not reports, "\n".join([text[-4000:], *reports])
 
 
-@WITH_MEMORY
 def test_fault_in_python_is_reported(memory: Path, tmp_path: Path) -> None:
     """A count that is larger than a Python program's buffer is reported with the call that it was passed to."""
     fault = (

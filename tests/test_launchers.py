@@ -27,7 +27,7 @@ BARE = {name: value for name, value in os.environ.items() if not name.startswith
 ENV = {**BARE, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 Start = Callable[..., str]  # what a Python program prints when four ranks run it
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("launchers")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def checked(done: subprocess.CompletedProcess[str]) -> str:

@@ -23,6 +23,6 @@ def test_gate_runs_every_mark() -> None:
     """Each mark that chooses tests, but `gpu`, is chosen by one of the gate's commands, and no test is `alone` without being `slow`."""
     marks = set(re.findall(r'^  "(\w+): ', (ROOT / "pyproject.toml").read_text(), re.M))
     chosen = re.findall(r'-m "([^"]+)"', (ROOT / ".ci" / "run").read_text())
-    assert marks == {"slow", "alone", "torch", "xdist_group", "gpu"} and chosen == ["(slow or torch) and not alone", "slow and alone"]
+    assert marks == {"slow", "alone", "torch", "gpu"} and chosen == ["(slow or torch) and not alone", "slow and alone"]
     for path in TESTS:
         assert path.read_text().count("@pytest.mark.alone\n") == path.read_text().count("@pytest.mark.alone\n@pytest.mark.slow\n"), path

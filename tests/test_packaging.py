@@ -14,7 +14,6 @@ import pytest
 from helpers.c import ROOT
 
 NO_HEADERS = "import sysconfig as s; o = s.get_path; s.get_path = lambda n, *a, **k: '/nonexistent' if n == 'include' else o(n, *a, **k)"
-WITH_WHEEL = pytest.mark.xdist_group("wheel")
 PYTHONS = ("3.10", "3.12", "3.13")
 SETUP = "import runpy, sys; sys.argv = ['setup.py', '--version']; {patch}; runpy.run_path('setup.py', run_name='__main__')"
 
@@ -97,7 +96,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@WITH_WHEEL
 def test_sdist_is_complete(built: Path) -> None:
     """The sdist has every source that building and testing need, and nothing that was built."""
     (archive,) = built.glob("*.tar.gz")
@@ -111,7 +109,6 @@ def test_sdist_is_complete(built: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@WITH_WHEEL
 def test_wheel_is_complete(built: Path) -> None:
     """The wheel serves every CPython from 3.10 and has the extension, the CPU library, nccl.h and the types, and no C sources."""
     (wheel,) = built.glob("*.whl")
@@ -149,7 +146,6 @@ for comm in comms:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@WITH_WHEEL
 @pytest.mark.parametrize("version", PYTHONS)
 def test_wheel_on_python(built: Path, tmp_path: Path, version: str) -> None:
     """The one wheel installs into an empty environment of this Python and works there: two ranks of the CPU library, and the command."""

@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(150),
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-    pytest.mark.xdist_group("claims on process groups"),
 ]
 Claims = Callable[[str], None]
 NRANKS = 4

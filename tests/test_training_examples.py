@@ -19,7 +19,6 @@ from helpers import processes, snippets
 NEEDED = ("torch", "sklearn", "tqdm", "matplotlib")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("training"),
     pytest.mark.timeout(200),  # several starts of torch in each test, perhaps on a busy machine
     pytest.mark.skipif(any(find_spec(name) is None for name in NEEDED), reason=f"needs {', '.join(NEEDED)}"),
 ]

@@ -14,7 +14,7 @@ import pytest
 import pynickel
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("mypy")]  # without a cache mypy takes its time
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # without a cache mypy takes its time
 
 # What stands behind `# type:` is what mypy reveals, what stands behind `# error:` is the kind of mistake that it finds.
 PROGRAM = """
