@@ -24,6 +24,7 @@ if sys.modules.get("torch") is None:  # not imported before it is known to be th
     pytest.importorskip("torch", reason="torch is not installed here (pip install -e '.[torch]')")
 import torch
 
+pytestmark = pytest.mark.torch
 TYPES = {
     "int8": "int8", "uint8": "uint8", "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64", "float16": "float16",
     "float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float8_e4m3fn": "float8e4m3", "float8_e5m2": "float8e5m2",

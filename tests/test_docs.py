@@ -39,9 +39,12 @@ def name(page: Path) -> str:
     return page.name
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if snippets.is_slow(p) else []) for p in WITH_PYTHON]
-)
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    """How long a page's Python takes, and whether torch adds to it."""
+    return [pytest.mark.slow] * snippets.is_slow(page) + [pytest.mark.torch] * snippets.says_more_with_torch(page)
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=p.name, marks=marks(p)) for p in WITH_PYTHON])
 def test_python(page: Path, tmp_path: Path) -> None:
     """A page's Python runs from top to bottom in one process, prints what the page shows, and nothing else."""
     snippets.run_python(page, tmp_path, 45)

@@ -17,6 +17,8 @@ import pynickel
 from pynickel import batch, errors, facts, library, memory, parameters, redop, registration
 from pynickel.enums import DataType, RedOp
 
+pytestmark = pytest.mark.torch
+
 RETURNED = [
     batch.Group, facts.CommProperties, facts.MemoryStats, library.Function, memory.Memory, parameters.Parameters, redop.PreMulSum,
     registration.Registration, registration.Window,

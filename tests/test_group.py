@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,6 @@ import pynickel
 from pynickel import Communicator, group
 from pynickel._nccl import lib
 from pynickel.batch import Operation, open_groups
-
-
-@pytest.fixture
-def stub_comm(recording: Recorder) -> Iterator[Communicator]:
-    """A communicator of the recording library, with empty notes."""
-    made = Communicator(4, bytes(range(128)), 1, library=recording.path)
-    recording.forget()
-    yield made
-    made.abort()
 
 
 def test_starts_at_the_exit(stub_comm: Communicator, recording: Recorder) -> None:

@@ -224,8 +224,9 @@ def test_plain_ctypes(folder: Path) -> None:
 @pytest.mark.timeout(300)
 def test_another_binding(folder: Path, tmp_path: Path) -> None:
     """nccl4py's low-level calls, on host pointers, run on the folder's library."""
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    install = subprocess.run([python, "-m", "pip", "install", "-q", "nccl4py"], capture_output=True, text=True, timeout=250)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = subprocess.run([*pip, "install", "-q", "nccl4py"], capture_output=True, text=True, timeout=250)
     assert install.returncode == 0, install.stderr
     assert str(folder) in run(folder, python, "-c", BY_NCCL4PY)

@@ -38,7 +38,8 @@ class Case(NamedTuple):
 
 
 def cases(nranks: int, full: bool) -> Iterator[Case]:
-    """All of name x type x op x root x place; with `full` also x memory x size, without it these two take turns."""
+    """All of name x type x op x root x place; with `full` also x memory x size, where the roots of more than 3 ranks share the sizes;
+    without it these two take turns."""
     numbers = itertools.count()
     memory, small, large, turn = (itertools.cycle(values) for values in (MEMORY, SMALL, LARGE, range(7)))
     for name, dtype in itertools.product(COLLECTIVES, TYPES):
@@ -47,7 +48,8 @@ def cases(nranks: int, full: bool) -> Iterator[Case]:
         places = (True,) if name == "bcast" else (False,) if name == "all_to_all" else (False, True)
         for op, root, in_place in itertools.product(ops, roots, places):
             if full:
-                for where, count in itertools.product(MEMORY, (*SMALL[::2], *LARGE)):
+                sizes = (*SMALL[::2], *LARGE)
+                for where, count in itertools.product(MEMORY, sizes if nranks < 4 or len(roots) == 1 else sizes[root % 2 :: 2]):
                     yield Case(next(numbers), name, dtype, op, root, in_place, where, count)
             else:
                 yield Case(next(numbers), name, dtype, op, root, in_place, next(memory), next(small))

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,13 +46,29 @@ def test_affinity_is_left_as_it_was(cores: int) -> None:
         assert same and seconds < 8
 
 
+def others(cores: list[int]) -> float:
+    """Seconds, by now, that these cores have worked for others than this process and the children that it has collected."""
+    names = [f"cpu{core}" for core in cores]
+    rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    busy = sum(int(ticks) for row in rows if row[0] in names for ticks in (*row[1:4], *row[6:9]))
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return busy / os.sysconf("SC_CLK_TCK") - sum(used.ru_utime + used.ru_stime for used in own)
+
+
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core")
 @forks.nursery(deadline=50)
 def test_ranks_leave_a_core_that_they_share() -> None:
     """Two ranks that begin on one core of an idle machine do not stay there: steps of computing and an all-reduce take little more than the
-    computing, in nearly every start, and not the time of both."""
-    allowed = sorted(os.sched_getaffinity(0))
-    times = [max(seconds for seconds, _ in forks.values(forks.fork(2, together, allowed, 1000))) for _ in range(10)]
-    assert sorted(times)[-2] < 1000 * STEP * 1.5, times
+    computing, in nearly every start, and not the time of both. On a busy machine the quietest starts of 20 seconds count, and each may take
+    longer by what the cores did for others."""
+    allowed, until = sorted(os.sched_getaffinity(0)), time.monotonic() + 20
+    starts: list[tuple[float, float]] = []
+    while len(starts) < 10 or (sorted(starts)[9][0] > 0.05 and time.monotonic() < until):
+        before = others(allowed)
+        seconds = max(seconds for seconds, _ in forks.values(forks.fork(2, together, allowed, 1000)))
+        starts.append((others(allowed) - before, seconds))
+    quietest = sorted(starts)[:10]
+    late = [seconds for foreign, seconds in quietest if seconds > 1000 * STEP * 1.5 + max(foreign, 0.0)]
+    assert len(late) <= 1, quietest

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.c import shared_library
 from helpers.host_c import INVALID_ARGUMENT, REMOTE_ERROR, TIMEOUT, raised
+from helpers.rounds import Rounds
 
 SOON = 1.5  # seconds: the end of a peer is noticed within one, on a machine that does nothing else
 
@@ -94,15 +96,19 @@ def chaos(rounds: int, seed: int, folder: Path) -> None:
         forks.say("works")
         host_c.check(again(ctypes.cast(lib.ncclAllReduce, ctypes.c_void_p), buffer.ctypes.data, size, comm.handle))
 
+    def judge(killed: float, ends: list[forks.End]) -> None:
+        end = ends[0].failed(REMOTE_ERROR, "remote", ranks=[1])
+        assert end.seconds - killed < SOON, end
+
     choose = random.Random(seed)
-    for turn in range(rounds):
-        with forks.Forked(2, rank_main, (1, 1, 500, 2100, 20_000)[turn % 5], turn % 2 == 0) as ranks:
+    with Rounds() as ending:
+        for turn in range(rounds):
+            ranks = ending.begin(2, rank_main, (1, 1, 500, 2100, 20_000)[turn % 5], turn % 2 == 0)
             ranks.wait_for("works", 2)
             time.sleep(choose.random() * 0.002)
             killed = time.monotonic() - ranks.begun
             ranks.kill(1)
-            end = ranks.ends(6)[0].failed(REMOTE_ERROR, "remote", ranks=[1])
-            assert end.seconds - killed < SOON, end
+            ending.leave(ranks, 6, functools.partial(judge, killed))
 
 
 @forks.nursery()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, TIMEOUT, raised
 from helpers.host_more import NO_COLOR, Comm, both_ways, init_all
 from helpers.host_structs import library
+from helpers.rounds import Rounds
 
 SOON = 1.5  # seconds: the end of a peer is noticed within one, on a machine that does nothing else
 
@@ -210,17 +212,22 @@ def splits(rank: int, nranks: int, ids: list[bytes]) -> None:
 def kill_in_splits(rounds: int, seed: int) -> None:
     """Kill a rank at some moment of its splits, many times."""
     choose = random.Random(seed)
-    for _ in range(rounds):
-        with forks.Forked(3, splits) as ranks:
+
+    def judge(victim: int, killed: float, ends: list[forks.End]) -> None:
+        for end in ends:
+            if end.rank != victim:
+                end.failed(REMOTE_ERROR, "remote")
+                assert end.seconds - killed < SOON, end
+
+    with Rounds() as ending:
+        for _ in range(rounds):
+            ranks = ending.begin(3, splits)
             ranks.wait_for("works", 3)
             time.sleep(choose.random() * 0.01)
             killed = time.monotonic() - ranks.begun
             victim = choose.randrange(3)
             ranks.kill(victim)
-            for end in ranks.ends(6):
-                if end.rank != victim:
-                    end.failed(REMOTE_ERROR, "remote")
-                    assert end.seconds - killed < SOON, end
+            ending.leave(ranks, 6, functools.partial(judge, victim, killed))
 
 
 @forks.nursery(deadline=40)

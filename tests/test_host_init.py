@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
+from helpers.rounds import Rounds
 
 
 def join(rank: int, nranks: int, ids: list[bytes], timeout: float = 5.0) -> host_c.Comm:
@@ -143,25 +145,26 @@ def kill_in_init(moments: int, seed: int) -> None:
 
     before = forks.holds()
     choose = random.Random(seed)
-    for moment in range(moments):
-        with forks.Forked(3, rank_main) as ranks:
+    with Rounds() as rounds:
+        for moment in range(moments):
+            ranks = rounds.begin(3, rank_main)
             ranks.wait_for("begins", choose.randint(1, 3))
             time.sleep(choose.random() ** 2 * 0.002)
             for rank in choose.sample(range(3), choose.choice((1, 1, 2))):
                 ranks.kill(rank)
-            for end in ranks.ends(5):
-                told(end, moment)
+            rounds.leave(ranks, 5, functools.partial(told, moment))
     after = forks.holds()
     assert all(after[what] <= before[what] for what in before) and children() == [], (before, after)
 
 
-def told(end: forks.End, moment: int) -> None:
+def told(moment: int, ends: list[forks.End]) -> None:
     """Killed, or finished, or a named error within the deadline."""
     named = {"remote": REMOTE_ERROR, "timeout": TIMEOUT, "id stale": INVALID_USAGE, "id reused": INVALID_USAGE}
-    if end.late or (end.error and named.get(end.error.kind) != end.error.code) or end.signal not in (0, signal.SIGKILL):
-        raise AssertionError(f"moment {moment}: {end}")
-    if end.trace and "EOFError" not in end.trace and "without a word" not in end.trace:
-        raise AssertionError(f"moment {moment}: {end}")
+    for end in ends:
+        if end.late or (end.error and named.get(end.error.kind) != end.error.code) or end.signal not in (0, signal.SIGKILL):
+            raise AssertionError(f"moment {moment}: {end}")
+        if end.trace and "EOFError" not in end.trace and "without a word" not in end.trace:
+            raise AssertionError(f"moment {moment}: {end}")
 
 
 def children() -> list[str]:

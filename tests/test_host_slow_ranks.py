@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -116,5 +117,8 @@ def test_late_ranks() -> None:
 @pytest.mark.timeout(260)
 @forks.nursery(deadline=250)
 def test_late_ranks_5000() -> None:
-    """The same 5,000 times, with more ranks than cores."""
-    forks.values(forks.fork(6, late, 5000, 3, deadline=240))
+    """The same 5,000 times, with more ranks than cores: four communicators of six ranks, 1,250 times each."""
+    with contextlib.ExitStack() as stack:
+        several = [stack.enter_context(forks.Forked(6, late, 1250, seed)) for seed in (3, 4, 5, 6)]
+        for ranks in several:
+            forks.values(ranks.ends(240))

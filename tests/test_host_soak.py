@@ -53,9 +53,9 @@ runpy.run_path({str(SOAK)!r}, run_name="__main__")
 @pytest.mark.parametrize(
     "options",
     [
-        "--ranks 4 --calls 200000 --seed 3",
-        "--ranks 4 --calls 40000 --seed 4 --kind threads",
-        "--ranks 8 --calls 40000 --seed 5 --kind mixed",
+        "--ranks 4 --calls 100000 --seed 3",
+        "--ranks 4 --calls 25000 --seed 4 --kind threads",
+        "--ranks 8 --calls 25000 --seed 5 --kind mixed",
     ],
 )
 def test_long_soak(options: str) -> None:

@@ -9,7 +9,7 @@ import pickle
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,6 @@ from helpers.threads import in_thread, together
 
 import pynickel
 from pynickel import Communicator, UniqueId
-
-
-@pytest.fixture
-def stub_comm(recording: Recorder) -> Iterator[Communicator]:
-    """A communicator of the recording library, with empty notes."""
-    made = Communicator(4, bytes(range(128)), 1, library=recording.path)
-    recording.forget()
-    yield made
-    made.abort()
 
 
 def test_close_twice(stub_comm: Communicator, recording: Recorder) -> None:

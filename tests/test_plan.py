@@ -7,7 +7,6 @@ import gc
 import inspect
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,6 @@ from helpers.threads import outcomes, together
 import pynickel
 from pynickel import Communicator, Plan, group
 from pynickel._nccl import lib
-
-
-@pytest.fixture
-def stub_comm(recording: Recorder) -> Iterator[Communicator]:
-    """A communicator of the recording library, with empty notes."""
-    made = Communicator(4, bytes(range(128)), 1, library=recording.path)
-    recording.forget()
-    yield made
-    made.abort()
 
 
 def test_launch_is_a_group(stub_comm: Communicator, recording: Recorder) -> None:

@@ -44,7 +44,7 @@ def test_commands_are_two_and_one_line_each() -> None:
         done = subprocess.run(["bash", "-n", "-c", command], timeout=10)
         assert done.returncode == 0
     assert demo.rstrip().endswith("python examples/parallel_nccl.py | sort")
-    assert tests.rstrip().endswith("python -m pytest -q -n 2")
+    assert tests.rstrip().endswith("python -m pytest -q -n 3")
 
 
 def test_links_lead_somewhere() -> None:

@@ -192,6 +192,7 @@ with pynickel.Communicator(1, pynickel.UniqueId.create(), 0) as comm:
 """
 
 
+@pytest.mark.torch
 def test_import_without_anything(tmp_path: Path) -> None:
     """Scenario 75: in an empty environment every module can be imported, NVIDIA's library is absent with reasons, the CPU library works."""
     path = os.pathsep.join(entry for entry in sys.path if entry)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import processes, torch_ranks
+from helpers.slurm import free_ports
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
 ]
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "torch_ddp.py"
-TORCHRUN = "import runpy, sys; sys.argv[1:1] = ['--nproc-per-node', '2']; runpy.run_module('torch.distributed.run', run_name='__main__')"
 
 LARGER_PROGRAMS = """
 from torch.distributed.device_mesh import init_device_mesh
@@ -84,16 +84,38 @@ def test_larger_programs(tmp_path: Path) -> None:
     assert [(end.returncode, end.stdout) for end in ends] == [(0, "ok\n")] * 4, "\n".join(end.stderr for end in ends)
 
 
-def test_example() -> None:
-    """torchrun starts the example; pynickel and gloo reach one loss to rounding, and 95% of the digits are recognised."""
+# A rank of the example, by one backend and then by the other, forked after the imports, which take longer than the rest. A rank of gloo has
+# been seen to abort after its last line, with pynickel not imported, so its status is not asked for.
+RANK = """
+import os, runpy, signal, sys
+import sklearn.datasets, torch
+
+script, *ports = sys.argv[1:]
+for backend, port in zip(("pynickel", "gloo"), ports, strict=True):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        os.environ["MASTER_PORT"] = port
+        sys.argv[1:] = ["--backend", backend]
+        runpy.run_path(script, run_name="__main__")
+        sys.exit(0)
+    status = os.waitpid(pid, 0)[1]
+    if status and backend == "pynickel":
+        sys.exit(f"wait status {status}")
+"""
+
+
+def test_example(tmp_path: Path) -> None:
+    """The example reaches one loss to rounding by pynickel and gloo, and recognises 95% of the digits; docs/torch.md has it by torchrun."""
+    (tmp_path / "rank.py").write_text(RANK)
+    ports = [str(port) for port in free_ports(2)]
+    with torch_ranks.started(tmp_path / "rank.py", 2, tmp_path, str(EXAMPLE), *ports, env={"MASTER_ADDR": "127.0.0.1"}) as ranks:
+        ends = [rank.finish(120) for rank in ranks]
+    assert [(end.returncode, end.left) for end in ends] == [(0, [])] * 2, "\n".join(end.stderr for end in ends)
     told = {}
     for backend in ("pynickel", "gloo"):
-        done = processes.run(TORCHRUN, str(EXAMPLE), "--backend", backend, deadline=60, env={"OMP_NUM_THREADS": "1"})
-        assert not done.left, done.left
-        if backend == "pynickel":  # a rank of gloo has been seen to abort after its last line, with pynickel not imported
-            assert done.returncode == 0, done.stderr
-        found = re.search(rf"{backend}, 2 ranks: loss ([\d.]+), accuracy ([\d.]+)%", done.stdout)
-        assert found is not None, done.stdout
+        found = re.search(rf"{backend}, 2 ranks: loss ([\d.]+), accuracy ([\d.]+)%", ends[0].stdout)
+        assert found is not None, ends[0].stdout
         told[backend] = float(found[1]), float(found[2])
     assert abs(told["pynickel"][0] - told["gloo"][0]) < 1e-5 and told["pynickel"][1] == told["gloo"][1] >= 95, told
 

@@ -27,33 +27,51 @@ MPI = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpiexec --overs
 LAUNCHERS = {"serial": "", "pynickel": "pynickel run -n 3", "gloo": "pynickel run -n 2", "mpi": MPI}
 
 
-def launch(folder: Path, comm: str, script: str) -> tuple[str, dict[str, Any]]:
-    """What an experiment prints, and its result file."""
-    command = f"{LAUNCHERS[comm]} python {shlex.quote(str(ROOT / 'examples'))}/{script} --comm {comm}"
-    done = snippets.run_in(folder, command, 50)
-    (result,) = folder.rglob("result.json")
-    return done.stdout, json.loads(result.read_text())
+# Both, one after the other, because starting torch takes longer than they do.
+BOTH = """
+import runpy, shlex, sys
+sys.path.insert(0, sys.argv[1])
+for command in sys.argv[2:]:
+    sys.argv[:] = shlex.split(command)
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+SCRIPTS = {"franke": "franke.py --runs 2 --batch 1000", "digits_vae": "digits_vae.py --runs 1 --original --batch 300"}
+Told = dict[str, tuple[Path, str, dict[str, Any]]]  # by library: the folder, what was printed, the result file
 
 
-def same_everywhere(folder: Path, script: str, **shown: str) -> None:
-    """Run with every library that is here; the curves are the same, the ranks end in step."""
-    curves = {}
-    for comm in LAUNCHERS:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Both experiments have been run with every library that is here."""
+    found: dict[str, Told] = {name: {} for name in SCRIPTS}
+    for comm, launcher in LAUNCHERS.items():
         if comm == "mpi" and (shutil.which("mpiexec") is None or find_spec("mpi4py") is None):
             print("mpi was left out: there is no mpiexec or no mpi4py")
             continue
-        (folder / comm).mkdir()
-        pictures = "" if comm == "pynickel" else " --no-pictures"
-        text, result = launch(folder / comm, comm, f"{script} --epochs 2 --dtype float64{pictures}")
-        assert result["comm_error"] == 0.0 and "comm_error 0" in text
-        assert len(result["seconds"]) == int(re.search(r"--runs (\d)", script)[1])  # type: ignore[index]
+        folder, examples = tmp_path_factory.mktemp(comm), ROOT / "examples"
+        options = f"--epochs 2 --dtype float64 --comm {comm}" + ("" if comm == "pynickel" else " --no-pictures")
+        commands = [shlex.quote(f"{examples}/{script} --output {folder / name} {options}") for name, script in SCRIPTS.items()]
+        (folder / "both.py").write_text(BOTH)
+        starts = commands if comm == "gloo" else [" ".join(commands)]  # torch's ranks cannot meet twice at one port
+        text = "".join(snippets.run_in(folder, f"{launcher} python both.py {examples} {start}", 50).stdout for start in starts)
+        for name in SCRIPTS:
+            (result,) = (folder / name).rglob("result.json")
+            found[name][comm] = folder / name, text, json.loads(result.read_text())
+    return found
+
+
+def same_everywhere(told: Told, runs: int, parameters: str) -> None:
+    """The curves are the same with every library, the ranks end in step."""
+    for comm, (_, text, result) in told.items():
+        assert result["comm_error"] == 0.0 and text.count("comm_error 0") == len(SCRIPTS) and f"{parameters} parameters" in text
+        assert len(result["seconds"]) == runs
         assert result["processes"] == {"serial": 1, "pynickel": 3}.get(comm, 2)
-        curves[comm] = np.array(result["curve"])
-        assert curves[comm][:, 0].tolist() == [1, 2]
-    for name, text_shown in shown.items():
-        assert text_shown in text, name
-    for comm, curve in curves.items():
-        np.testing.assert_allclose(curve, curves["serial"], rtol=1e-9, err_msg=comm)
+        curve = np.array(result["curve"])
+        assert curve[:, 0].tolist() == [1, 2]
+        np.testing.assert_allclose(curve, told["serial"][2]["curve"], rtol=1e-9, err_msg=comm)
 
 
 def written(folder: Path) -> list[str]:
@@ -63,19 +81,19 @@ def written(folder: Path) -> list[str]:
     return sorted(path.name for path in files)
 
 
-def test_franke(tmp_path: Path) -> None:
+def test_franke(told: dict[str, Told]) -> None:
     """Franke's function with serial, pynickel, gloo and MPI, 1 to 3 processes: one validation curve to float64 rounding."""
-    same_everywhere(tmp_path, "franke.py --runs 2 --batch 1000", parameters="10,501 parameters")
-    assert written(tmp_path / "pynickel") == [
+    same_everywhere(told["franke"], runs=2, parameters="10,501")
+    assert written(told["franke"]["pynickel"][0]) == [
         "epoch_1.pt", "epoch_2.pt", "predictions_1.npy", "predictions_2.npy", "result.json", "surfaces_1.png", "surfaces_2.png",
         "valid.npy", "valid.png",
     ]  # fmt: skip
 
 
-def test_digits_vae(tmp_path: Path) -> None:
+def test_digits_vae(told: dict[str, Told]) -> None:
     """The auto-encoder in the original's sizes, the same way, although its loss has random numbers in it."""
-    same_everywhere(tmp_path, "digits_vae.py --runs 1 --original --batch 300", parameters="1,068,820 parameters")
-    assert written(tmp_path / "pynickel") == [
+    same_everywhere(told["digits_vae"], runs=1, parameters="1,068,820")
+    assert written(told["digits_vae"]["pynickel"][0]) == [
         "epoch_1.pt", "epoch_2.pt", "interpolation_1.png", "interpolation_2.png", "predictions_1.npy", "predictions_2.npy",
         "reconstructions_1.png", "reconstructions_2.png", "result.json", "valid.npy", "valid.png",
     ]  # fmt: skip

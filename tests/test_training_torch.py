@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 from helpers import torch_claims
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")]
 Claims = Callable[[str], None]
 
 

@@ -86,9 +86,10 @@ Config(blocking=True, bloking=False)  # error: call-arg
 """
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> str:
-    """The file that tells mypy to see this checkout, and not to read the large packages that it can use."""
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file that tells mypy to see this checkout, and not to read the large packages that it can use; a cache for these tests."""
+    tmp_path = tmp_path_factory.mktemp("mypy")
     lines = ["[mypy]", f"mypy_path = {ROOT}", f"cache_dir = {tmp_path / 'cache'}", "ignore_missing_imports = true"]
     for package in ("torch", "cupy", "cuda", "mpi4py", "sklearn"):
         lines += [f"[mypy-{package}.*]", "follow_imports = skip"]

@@ -159,13 +159,13 @@ class Forked:
             if isinstance(message, str):
                 self.heard.append(message)
             else:
-                value, error, trace = message
-                self.result[rank] = End(rank, value, error, trace)
+                value, error, trace, at = message
+                self.result[rank] = End(rank, value, error, trace, seconds=at - self.begun)
 
     def close(self, rank: int, late: bool) -> None:
         """Reap a rank; one that has closed its pipe is about to end, or has become another program."""
         end = self.result[rank]
-        end.seconds = time.monotonic() - self.begun
+        end.seconds = end.seconds or time.monotonic() - self.begun  # unless it has said so itself
         until = time.monotonic() + (0.0 if late else 0.5)
         while (status := os.waitpid(self.pids[rank], os.WNOHANG)) == (0, 0) and time.monotonic() < until:
             time.sleep(0.001)
@@ -206,7 +206,7 @@ def become_rank(writer: int, others: list[int], function: Callable[[], Any]) -> 
     _say = writer
     for pipe in others:
         os.close(pipe)
-    data = pickle.dumps(outcome(function))
+    data = pickle.dumps((*outcome(function), time.monotonic()))
     data = struct.pack("<I", len(data)) + data
     while data:
         data = data[os.write(writer, data) :]
@@ -260,6 +260,11 @@ def threads(nranks: int, function: Callable[..., Any], *args: Any, ids: int = 1,
     return list(ends)
 
 
+def mappings() -> int:
+    """How often this process has mapped the library's shared memory."""
+    return Path("/proc/self/maps").read_text().count("memfd:nickel")
+
+
 def holds() -> dict[str, int]:
     """What this process holds: descriptors, the library's shared memory, threads."""
     gc.collect()
@@ -267,7 +272,7 @@ def holds() -> dict[str, int]:
     return {
         "descriptors": len(links),
         "memfds": sum("memfd:nickel" in link for link in links),
-        "mappings": Path("/proc/self/maps").read_text().count("memfd:nickel"),
+        "mappings": mappings(),
         "threads": len(os.listdir("/proc/self/task")),
     }
 

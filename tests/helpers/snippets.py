@@ -106,6 +106,11 @@ def is_slow(page: Path) -> bool:
     return "<!-- slow -->" in page.read_text()
 
 
+def says_more_with_torch(page: Path) -> bool:
+    """Whether the page has Python that needs torch."""
+    return any(s.language == "python" and s.need == "torch" for s in snippets(page))
+
+
 def matches(shown: str, printed: str) -> bool:
     """Whether the texts are the same but for blanks and line ends, and for what stands in the place of each `...`."""
     left = " ".join(printed.split())
