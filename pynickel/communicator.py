@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from . import _nccl, batch, direct, make, p2p
 from ._nccl import ffi
+from .arguments import as_flag
 from .batch import Operation
 from .buffer import alike, check_apart, pair, single
 from .config import CollConfig, Config
@@ -105,7 +106,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         found = make.chosen(library)
         handle = make.as_handle(pointer)
         comm = cls.__new__(cls)
-        comm._set_up(found, None, None, owned)
+        comm._set_up(found, None, None, as_flag(owned, "owned"))
         comm._begin(handle)
         return comm
 

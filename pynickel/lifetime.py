@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import driver, errors, interrupt, report
 from ._nccl import ffi, lib
+from .arguments import as_name
 from .batch import name_of, refuse_in_group
 from .buffer import held
 from .deadline import checked_timeout, host_seconds, looks
@@ -43,6 +44,7 @@ class Lifetime:
 
     def _set_up(self, library: Library, name: str | None, timeout: float | None, owned: bool = True) -> None:
         """The object without a communicator yet; its state refuses every call."""
+        as_name(name)
         guard = lib.pn_comm_new(library.table)
         if not guard:
             raise MemoryError("no memory for a communicator")
