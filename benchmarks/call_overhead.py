@@ -39,6 +39,8 @@ TARGETS = {
     "all_reduce(numpy, numpy)": 2.3,
     "all_reduce(torch), in place": 1.4,
     "all_reduce(torch, torch)": 2.3,
+    **dict.fromkeys(("broadcast(numpy)", "send(numpy)", "recv(numpy)"), 1.4),
+    **{f"{name}(numpy, numpy)": 2.3 for name in ("reduce", "all_gather", "reduce_scatter", "all_to_all")},
     **{f"plan.launch() of {n}": 0.28 + 0.007 * n for n in (1, 10, 100, 1000)},
 }
 
@@ -71,6 +73,7 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
     a, b = np.ones(1024, np.float32), np.ones(1024, np.float32)
     raw, names = timing.raw_ctypes(str(path), a.ctypes.data)
     ffi = library.ffi
+    names |= {"half": np.ones(512, np.float32)}
     names |= {"comm": comm, "a": a, "b": b, "f32": pynickel.float32, "group": pynickel.group, "address_b": b.ctypes.data}
     names |= {"ready": library.lib.ncclAllReduce, "p": ffi.cast("void *", a.ctypes.data), "q": ffi.cast("void *", b.ctypes.data)}
     names |= {"c": ffi.cast("ncclComm_t", comm.handle), "s": ffi.NULL}
@@ -80,6 +83,13 @@ def measure(path: Path, rounds: int) -> list[dict[str, Any]]:
         INTS: "comm.all_reduce(address, address_b, count=1024, dtype=f32)",
         "all_reduce(numpy), in place": "comm.all_reduce(a)",
         "all_reduce(numpy, numpy)": "comm.all_reduce(a, b)",
+        "broadcast(numpy)": "comm.broadcast(a)",
+        "reduce(numpy, numpy)": "comm.reduce(a, b)",
+        "all_gather(numpy, numpy)": "comm.all_gather(half, a)",
+        "reduce_scatter(numpy, numpy)": "comm.reduce_scatter(a, half)",
+        "all_to_all(numpy, numpy)": "comm.all_to_all(a, b)",
+        "send(numpy)": "comm.send(a, 1)",
+        "recv(numpy)": "comm.recv(a, 1)",
     }
     if importlib.util.find_spec("torch") is not None:
         import torch

@@ -24,12 +24,12 @@ GUARD = re.compile(r"^#(?:ifndef|define) \w+_H$|^#endif$|^#include .*$|^/\* SPDX
 KNOWN_TYPES = "typedef unsigned long size_t, uint64_t, int64_t; typedef _Bool bool; typedef int " + ", ".join(
     f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32)) + ";\n"
 
-# The part of loader.h, plan.h, dlpack.h and tensor.h that Python uses.
+# The part of loader.h, plan.h, dlpack.h, tensor.h and direct.h that Python uses.
 LOADER = """
 enum { PN_MISSING, PN_BUSY, PN_CLOSED, PN_FORKED, PN_MEMORY, PN_NONE, PN_AT_START, ... };
 typedef struct { const char *name, *since; } pn_symbol;
 typedef struct pn_table pn_table;
-typedef struct { pn_table *table; ncclComm_t comm; int state; ...; } pn_comm;
+typedef struct { pn_table *table; ncclComm_t comm; int state, rank, nranks, plain; ...; } pn_comm;
 pn_table *pn_open(const char *path, char *error, size_t size);
 const char *pn_path(const pn_table *table);
 void *pn_address(const pn_table *table, int index);
@@ -58,7 +58,10 @@ void *pn_dlpack_new(int versioned, uintptr_t owner, uintptr_t address, int devic
                     int code, int bits, int ndim, const int64_t *shape);
 uintptr_t pn_dlpack_name(int versioned);
 uintptr_t pn_dlpack_destructor(void);
-uintptr_t pn_tensor_reader(uintptr_t describe, uintptr_t types);
+int pn_know_arrays(uintptr_t kind, uintptr_t array, uintptr_t address, int64_t count, int flags, uintptr_t dtype, uintptr_t types);
+void pn_know_tensors(uintptr_t kind, uintptr_t describe);
+int pn_put_reader(uintptr_t place, uintptr_t types);
+int pn_direct_functions(uintptr_t functions, uintptr_t calls, uintptr_t groups, uintptr_t element, uintptr_t reduction);
 """
 
 
@@ -263,7 +266,7 @@ def source(headers: Headers) -> str:
     fields = [f'  {{"{owner}", "{field}", "{since}"}},' for owner, field, since in headers.fields]
     return "\n".join([
         '#include "all.h"', '#include "nickel.h"', '#include "plan.h"',
-        '#include "dlpack.h"', '#include "tensor.h"', '#include "arguments.h"',
+        '#include "dlpack.h"', '#include "tensor.h"', '#include "direct.h"', '#include "arguments.h"',
         "const pn_symbol pn_symbols[] = {", *symbols, "  {NULL, NULL}", "};",
         f"const int pn_symbols_length = {len(symbols)};",
         "const pn_symbol pn_constants[] = {", *constants, "  {NULL, NULL}", "};",
@@ -271,6 +274,8 @@ def source(headers: Headers) -> str:
         *(f"static const {kind} pn_initial_{kind} = {macro};" for macro, kind in headers.initializers),
         *(wrapper(f, i) for i, f in enumerate(headers.functions)),
         *(planned(f) for f in headers.functions if f.can_be_planned),
+        "const pn_named_call pn_named_calls[] = {",
+        *(f'  {{"{f.name}", later_{f.name}}},' for f in headers.functions if f.can_be_planned), "  {NULL, NULL}", "};",
     ])
 
 
@@ -300,7 +305,7 @@ def ffibuilder() -> FFI:
     builder.cdef(cdef(headers))
     builder.set_source(
         "pynickel._nccl", source(headers), include_dirs=["cdef"],
-        sources=["cdef/loader.c", "cdef/plan.c", "cdef/dlpack.c", "cdef/tensor.c"],
+        sources=["cdef/loader.c", "cdef/plan.c", "cdef/dlpack.c", "cdef/tensor.c", "cdef/direct.c"],
         depends=[str(p.relative_to(HERE.parent)) for p in sorted(HERE.iterdir()) if p.suffix in (".c", ".h", ".py")],
         define_macros=[("Py_LIMITED_API", "0x030a0000")], py_limited_api=True,
         extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread"], extra_link_args=["-pthread"])

@@ -45,11 +45,12 @@ const pn_symbol *pn_symbol_at(int index);
 const char *pn_field_since(const char *struct_name, const char *field);
 const char *pn_constant_since(const char *name);
 
-/* A communicator of one library. Python writes comm and state (0: open); busy is 1 while a thread is inside. */
+/* A communicator of one library. Python writes comm, state (0: open), and what direct.c has to know: rank, nranks, and whether memory
+   of the host is good as it is (plain). busy is 1 while a thread is inside. */
 typedef struct pn_comm {
   pn_table *table;
   ncclComm_t comm;
-  int state;
+  int state, rank, nranks, plain;
   unsigned generation;
   atomic_int busy;
 } pn_comm;

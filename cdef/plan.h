@@ -9,9 +9,11 @@ enum {
   PN_TEXT = 1024
 };
 
-/* One call. `call` makes it on the library of the communicator; build.py writes one for each function with a stream. */
+/* Makes one call on the library of the communicator; build.py writes one for each function with a stream. */
+typedef ncclResult_t pn_call(pn_table *table, ncclComm_t comm, uintptr_t stream, const uintptr_t *argument);
+
 typedef struct pn_operation {
-  ncclResult_t (*call)(pn_table *table, ncclComm_t comm, uintptr_t stream, const uintptr_t *argument);
+  pn_call *call;
   pn_comm *comm;
   uintptr_t stream;
   uintptr_t argument[PN_ARGUMENTS];

@@ -59,13 +59,16 @@ static void apply(const ncclConfig_t *config, nh_settings *settings)
   const char *text = getenv("NCCL_COMM_BLOCKING");
   if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->version >= 21400) settings->blocking = config->blocking;
   if (config->numRmaSig != NCCL_CONFIG_UNDEF_INT && config->version >= 23100) settings->signals = config->numRmaSig;
-  if (text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) settings->blocking = *text == '1';
+  if (!text || !*text) return;
+  if (strcmp(text, "0") == 0 || strcmp(text, "1") == 0) settings->blocking = *text == '1';
+  else nh_refuse_value("NCCL_COMM_BLOCKING", text, "0 or 1", "the configuration decides");
 }
 
 ncclResult_t nh_settings_from(const ncclConfig_t *config, const nh_settings *parent, nh_settings *settings, const char *function)
 {
   ncclConfig_t whole = NCCL_CONFIG_INITIALIZER;
   *settings = parent ? *parent : (nh_settings){.blocking = true, .signals = 1};
+  nh_timeout_everywhere(); /* says what cannot be read of it now, not in the middle of a wait */
   if (config) {
     size_t size = config->size < sizeof whole ? config->size : sizeof whole;
     whole.magic = 0;

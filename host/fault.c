@@ -8,6 +8,7 @@
  *   corrupt:rank=1,call=4           a bit of what the call received is turned over when it is done
  */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 typedef enum { KILL, DELAY, REFUSE, CORRUPT } nh_fault_kind;
 typedef struct { nh_fault_kind kind; int rank, extra; uint64_t call; } nh_fault_order;
 
+static const char EXPECTED[] = "it must be kill:rank=R,call=K or delay:rank=R,call=K,ms=M or refuse:rank=R,call=K,result=C or corrupt:rank=R,call=K, "
+                               "with ranks from 0 and calls from 1";
 enum { MOST = 64 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static nh_fault_order orders[MOST];
@@ -28,23 +31,24 @@ static bool parse(const char *text, nh_fault_order *order)
 {
   unsigned long call;
   int end = -1;
+  order->extra = 0;
   if (sscanf(text, "kill:rank=%d,call=%lu%n", &order->rank, &call, &end) == 2 && end > 0) order->kind = KILL;
   else if (sscanf(text, "delay:rank=%d,call=%lu,ms=%d%n", &order->rank, &call, &order->extra, &end) == 3 && end > 0) order->kind = DELAY;
   else if (sscanf(text, "refuse:rank=%d,call=%lu,result=%d%n", &order->rank, &call, &order->extra, &end) == 3 && end > 0) order->kind = REFUSE;
   else if (sscanf(text, "corrupt:rank=%d,call=%lu%n", &order->rank, &call, &end) == 2 && end > 0) order->kind = CORRUPT;
   else return false;
   order->call = call;
-  return text[end] == 0;
+  return text[end] == 0 && order->rank >= 0 && call >= 1 && call <= LONG_MAX && order->extra >= 0;
 }
 
 static void read_orders(void)
 {
   const char *text = getenv("NICKEL_FAULT");
   char *copy = text ? strdup(text) : NULL, *rest = NULL;
-  if (!copy) return;
+  if (!copy) return; /* not set, or no memory: no faults */
   for (char *one = strtok_r(copy, "; ", &rest); one; one = strtok_r(NULL, "; ", &rest)) {
     if (norders < MOST && parse(one, &orders[norders])) norders++;
-    else nh_warn_always(0, "NICKEL_FAULT: '%s' is not understood; it is kill:rank=R,call=K or delay:rank=R,call=K,ms=M or refuse:rank=R,call=K,result=C or corrupt:rank=R,call=K", one);
+    else nh_warn_always(0, "NICKEL_FAULT: '%s' is left out: %s", one, norders == MOST ? "there are 64 before it" : EXPECTED);
   }
   free(copy);
 }

@@ -132,6 +132,7 @@ ncclResult_t nh_run(nh_task *tasks);                              /* the first e
 ncclResult_t nh_wait_for(nh_task *task, int await);               /* notes what the task waits for; returns ncclInProgress */
 void nh_set_timeout(double seconds);                              /* of this thread, for what it makes from now on */
 double nh_timeout_here(void);
+double nh_timeout_everywhere(void);                                /* by NICKEL_TIMEOUT, which is read each time */
 
 /* look.c: each returns the error that the task ends with, or ncclSuccess */
 ncclResult_t nh_look(nh_task *task);                              /* at what shared memory shows */
@@ -229,6 +230,7 @@ void nh_fault_corrupt(nh_task *task);    /* makes it so, after the call */
 void nh_log_reset(void);                                           /* reads NCCL_DEBUG anew */
 void nh_info(int device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void nh_warn(int device, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void nh_refuse_value(const char *name, const char *value, const char *expected, const char *instead); /* one line for each value of an environment variable */
 void nh_warn_always(int device, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* check.c */

@@ -18,14 +18,20 @@
 
 static const double DEFAULT_TIMEOUT = 1800;     /* seconds */
 
-static double timeout_of(ncclComm_t comm)
+double nh_timeout_everywhere(void)
 {
-  if (comm->timeout >= 0) return comm->timeout;
   const char *text = getenv("NICKEL_TIMEOUT");
   if (!text || !*text) return DEFAULT_TIMEOUT;
   char *end;
   double seconds = strtod(text, &end);
-  return *end || !(seconds >= 0) || isinf(seconds) ? DEFAULT_TIMEOUT : seconds;
+  if (!*end && seconds >= 0 && !isinf(seconds)) return seconds;
+  nh_refuse_value("NICKEL_TIMEOUT", text, "a number of seconds, 0 for no limit", "1800 is taken");
+  return DEFAULT_TIMEOUT;
+}
+
+static double timeout_of(ncclComm_t comm)
+{
+  return comm->timeout >= 0 ? comm->timeout : nh_timeout_everywhere();
 }
 
 /* A rank's descriptor of the segment is closed when its process ends, execs or is a zombie; so one look at /proc tells all of it. */

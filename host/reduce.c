@@ -36,6 +36,8 @@ static void choose_x86(void)
 {
   const char *most = getenv("NICKEL_KERNELS");
   if (most && !strcmp(most, "plain")) return;
+  if (most && *most && strcmp(most, "avx2") && strcmp(most, "avx512"))
+    nh_refuse_value("NICKEL_KERNELS", most, "plain, avx2 or avx512", "the best loops of this processor are taken");
   if (!__builtin_cpu_supports("avx2") || !has_f16c()) return;
   kernels = &nh_kernels_avx2;
   if (most && !strcmp(most, "avx2")) return;

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import sys
 from typing import Any
 
 from ._dlpack import get_pointer
 from ._nccl import lib
-from .enums import DataType
 from .layout import DEVICE, HOST, View, not_dense
 
 HOME = {"cpu": (HOST, "host memory"), "cuda": (DEVICE, "memory of a CUDA device")}  # torch calls AMD's GPUs cuda, too
-
-
-TYPES = tuple(DataType)  # in NCCL's order
 
 
 class Table(ctypes.Structure):
@@ -27,17 +23,16 @@ class Table(ctypes.Structure):
     ]  # fmt: skip
 
 
-def reader(kind: Any) -> Callable[[Any], tuple[int, int, DataType] | None]:
-    """A function of C that tells address, count and type of a usual tensor of that class, by torch's table for C, where it has one.
-
-    It says None of what is not dense host memory of two or more elements; without a table, of everything.
-    """
-    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+def show() -> tuple[Any, ...]:
+    """The classes of torch's usual tensors. Where torch has its table for callers in C, these are told of them."""
+    torch = sys.modules["torch"]
+    kinds = (torch.Tensor, torch.nn.Parameter)
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     table = None if capsule is None else Table.from_address(get_pointer(capsule, b"dlpack_exchange_api"))
-    if table is None or table.major != 1 or not table.describe:
-        return lambda tensor: None
-    made: Callable[[Any], Any] = ctypes.cast(lib.pn_tensor_reader(table.describe, id(TYPES)), ctypes.py_object).value
-    return made
+    if table is not None and table.major == 1 and table.describe:
+        for kind in kinds:
+            lib.pn_know_tensors(id(kind), table.describe)
+    return kinds
 
 
 def read(tensor: Any, name: str, writable: bool) -> View:

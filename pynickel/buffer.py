@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from typing import Any
 
 from . import driver
-from ._nccl import ffi
-from ._numpy import CHARS, NOWHERE
+from ._nccl import lib
 from ._pointer import LIMIT
 from .enums import DTYPES, ITEMSIZE, DataType, Pairs, as_dtype, dtype_name, unsupported, width
 from .errors import OverlapError
@@ -19,14 +18,19 @@ from .layout import BOTH, DEVICE, HOST, Gpu, View
 from .protocols import is_a, speak
 from .stream import as_stream
 
-from_buffer = ffi.from_buffer
 MOST = (1 << 60) - 1  # of a count: with eight bytes per element the bytes still have 63 bits
-ndarray: Any = None  # numpy.ndarray, once the caller has brought NumPy
+TYPES = tuple(DataType)  # in NCCL's order
 numpy_dtypes: dict[Any, DataType] = {}  # numpy.dtype: DataType, as they are met
-tensor: Any = None  # torch.Tensor, once the caller has brought torch
-tensor_facts: Any = None  # _torch.reader's function for it
+numpy_arrays: set[Any] = set()  # numpy.ndarray, once the caller has brought NumPy
 tensors: set[Any] = set()  # torch.Tensor and torch.nn.Parameter, once the caller has brought torch
 torch_dtypes: dict[Any, DataType] = {}  # without complex ones, so that among dense tensors only one of one element can be lazy
+written_in_c: dict[str, Any] = {}
+
+if lib.pn_put_reader(id(written_in_c), id(TYPES)):
+    raise MemoryError("no memory for a function")
+
+# Address, count and type of a usual array in host memory, that may be written if so asked: cdef/tensor.h.
+facts: Callable[[Any, bool], tuple[int, int, DataType] | None] = written_in_c["facts"]
 
 Element = DataType | Pairs
 ELEMENTS: dict[str, Element] = {**DTYPES, **Pairs.__members__}
@@ -39,25 +43,9 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
     `stream` is the caller's, which will wait for the producer of the memory where that names a stream of its own.
     """
-    if type(buffer) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
-        try:
-            keep = from_buffer(CHARS, buffer, writable)
-            return keep - NOWHERE, buffer.size, numpy_dtypes[buffer.dtype], keep
-        except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
-            pass
-    elif type(buffer) in tensors and count is None and dtype is None:
-        if (memory is HOST or memory is BOTH) and (not writable or buffer.is_leaf) and (found := tensor_facts(buffer)) is not None:
-            return (*found, buffer.untyped_storage())
-        try:
-            size = buffer.numel()
-            if (
-                (buffer.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, buffer))
-                and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
-                and (address := buffer.data_ptr())
-            ):  # fmt: skip
-                return address, size, torch_dtypes[buffer.dtype], buffer.untyped_storage()
-        except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
-            pass
+    if count is None and dtype is None:
+        if (found := usual(memory, buffer, writable)) is not None:
+            return (*found, kept(buffer))
     elif type(buffer) is int and type(count) is int and type(dtype) is DataType:
         if 0 < buffer < LIMIT and 0 <= count <= MOST:
             return buffer, count, dtype, None
@@ -69,47 +57,6 @@ def single(memory: str, buffer: Any, count: Any, dtype: Any, writable: bool, nam
 
 def alike(memory: str, send: Any, recv: Any, count: Any, dtype: Any, stream: Any = None) -> Pair:
     """Both addresses, count, type, and what keeps the memory alive, for two buffers of one size; in place they are one."""
-    if type(send) is ndarray and type(recv) is ndarray and count is None and dtype is None and (memory is HOST or memory is BOTH):
-        try:
-            element = numpy_dtypes[send.dtype]
-            size = send.size
-            if numpy_dtypes[recv.dtype] is element and recv.size == size:
-                kept = from_buffer(CHARS, send)
-                keep = from_buffer(CHARS, recv, True)
-                s = kept - NOWHERE
-                r = keep - NOWHERE
-                nbytes = recv.nbytes
-                if r - nbytes >= s or s >= r + nbytes or s == r:
-                    return s, r, size, element, (kept, keep)
-        except (ValueError, KeyError):  # not contiguous, read-only, another type: told in words below
-            pass
-    elif type(send) in tensors and type(recv) in tensors and count is None and dtype is None:
-        if (
-            (memory is HOST or memory is BOTH) and recv.is_leaf
-            and (sent := tensor_facts(send)) is not None and (received := tensor_facts(recv)) is not None
-        ):  # fmt: skip
-            s, size, element = sent
-            r = received[0]
-            if received[1] == size and received[2] is element:
-                nbytes = size * ITEMSIZE[element]
-                if r - nbytes >= s or s >= r + nbytes or s == r:
-                    return s, r, size, element, None
-        try:
-            kind, size = send.dtype, send.numel()
-            if (
-                size > 1 and recv.dtype is kind and recv.numel() == size and recv.is_leaf and send.is_contiguous() and recv.is_contiguous()
-                and (
-                    send.is_cpu and recv.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, send) and on_gpu(memory, recv)
-                )
-            ):  # fmt: skip
-                element = torch_dtypes[kind]
-                s = send.data_ptr()
-                r = recv.data_ptr()
-                nbytes = size * ITEMSIZE[element]
-                if s and r and (r - nbytes >= s or s >= r + nbytes or s == r):
-                    return s, r, size, element, None
-        except (RuntimeError, KeyError):  # no plain memory, another type: told in words below
-            pass
     return pair(memory, send, recv, count, dtype, 1, 1, 0, stream)
 
 
@@ -121,33 +68,41 @@ def pair(
     The in-place form is that recv starts `shift` parts after send (None: there is none); any other overlap is refused.
     """
     if count is None and dtype is None:
-        if type(send) is ndarray and type(recv) is ndarray and (memory is HOST or memory is BOTH):
-            known = numpy_dtypes.get(send.dtype)
-            size = send.size
-            if known is not None and numpy_dtypes.get(recv.dtype) is known and size * b == recv.size * a and size % a == 0:
-                try:
-                    kept = from_buffer(CHARS, send)
-                    keep = from_buffer(CHARS, recv, True)
-                except ValueError:  # not contiguous or read-only: told in words there
-                    return described(memory, send, recv, count, dtype, a, b, shift, stream)
-                s = kept - NOWHERE
-                r = keep - NOWHERE
-                if r - send.nbytes < s < r + recv.nbytes:
-                    check_apart(s, r, send.nbytes // a, a, b, shift)
-                return s, r, size // a, known, (kept, keep)
-        elif type(send) in tensors and type(recv) in tensors:
-            s, size, element, held = single(memory, send, None, None, False, "send", stream)
-            r, other, same, keep = single(memory, recv, None, None, True, "recv", stream)
-            if same is element and type(element) is DataType and size * b == other * a and size % a == 0:
-                nbytes = size * ITEMSIZE[element]
-                if r - nbytes < s < r + other * ITEMSIZE[element]:
-                    check_apart(s, r, nbytes // a, a, b, shift)
-                return s, r, size // a, element, (held, keep)
+        if (sent := usual(memory, send, False)) is not None and (received := usual(memory, recv, True)) is not None:
+            s, size, element = sent
+            r, other, same = received
+            if same is element and size * b == other * a and size % a == 0:
+                check_apart(s, r, size // a * ITEMSIZE[element], a, b, shift)
+                return s, r, size // a, element, (kept(send), kept(recv))
     elif type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType:
         if 0 < send < LIMIT and 0 < recv < LIMIT and 0 <= count <= MOST:
             check_apart(send, recv, count * ITEMSIZE[dtype], a, b, shift)
             return send, recv, count, dtype, None
     return described(memory, send, recv, count, dtype, a, b, shift, stream)
+
+
+def usual(memory: str, buffer: Any, writable: bool) -> tuple[int, int, DataType] | None:
+    """Address, count and type of a dense array of NumPy or tensor of torch that the library can work on, if it is a usual one."""
+    if (memory is HOST or memory is BOTH) and (found := facts(buffer, writable)) is not None:
+        return found
+    if type(buffer) not in tensors:
+        return None
+    try:
+        size = buffer.numel()
+        if (
+            (buffer.is_cpu and (memory is HOST or memory is BOTH) or on_gpu(memory, buffer))
+            and buffer.is_contiguous() and (not writable or buffer.is_leaf) and (size > 1 or not buffer.is_neg())
+            and (address := buffer.data_ptr())
+        ):  # fmt: skip
+            return address, size, torch_dtypes[buffer.dtype]
+    except (RuntimeError, KeyError):  # no plain memory, another type: the long way says which
+        pass
+    return None
+
+
+def kept(buffer: Any) -> Any:
+    """What keeps the memory of a usual array: of a tensor its storage, for it may be given another."""
+    return buffer.untyped_storage() if type(buffer) in tensors else buffer
 
 
 def described(
@@ -205,20 +160,20 @@ def held(keep: Any) -> Any:
 
 
 def remember(obj: Any, view: View) -> None:
-    """From the next time on NumPy's arrays and torch's tensors of this type take the shortcut."""
-    global ndarray, tensor, tensor_facts
+    """From the next time on NumPy's arrays and torch's tensors of this type take the shortcuts."""
     known = DTYPES.get(dtype_name(view.dtype))
     if is_a(obj, "numpy", "ndarray"):
-        ndarray = sys.modules["numpy"].ndarray
         if known is not None:
             numpy_dtypes[obj.dtype] = known
+        if not numpy_arrays:
+            from . import _numpy
+
+            numpy_arrays.add(_numpy.show(obj, numpy_dtypes))
     elif is_a(obj, "torch", "Tensor"):
-        torch = sys.modules["torch"]
-        if tensor is None:
+        if not tensors:
             from . import _torch
 
-            tensor_facts, tensor = _torch.reader(torch.Tensor), torch.Tensor
-        tensors.update((tensor, torch.nn.Parameter))
+            tensors.update(_torch.show())
         if known is not None:
             torch_dtypes[obj.dtype] = known
 

@@ -7,14 +7,14 @@ import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from . import _nccl, batch, make, p2p
-from . import buffer as buffers
+from . import _nccl, batch, direct, make, p2p
 from ._nccl import ffi
-from .batch import Operation, open_groups
-from .buffer import MOST, alike, check_apart, pair, single
+from .arguments import as_flag
+from .batch import Operation
+from .buffer import alike, check_apart, pair, single
 from .config import CollConfig, Config
 from .deadline import checked_timeout
-from .enums import DataType, RedOp, uint8
+from .enums import RedOp, uint8
 from .errors import NotAvailableError
 from .facts import Facts
 from .family import Family
@@ -26,7 +26,6 @@ from .unique_id import UniqueId
 from .variable import VariableCounts
 
 c = _nccl.lib
-all_reduce = c.comm_ncclAllReduce
 SUM = RedOp.SUM
 Recv = TypeVar("Recv")  # whatever object the caller receives into
 
@@ -107,7 +106,7 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         found = make.chosen(library)
         handle = make.as_handle(pointer)
         comm = cls.__new__(cls)
-        comm._set_up(found, None, None, owned)
+        comm._set_up(found, None, None, as_flag(owned, "owned"))
         comm._begin(handle)
         return comm
 
@@ -133,44 +132,16 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: n each. (ncclAllReduce)
         """
-        s: Any
-        r: Any
-        t: Any
+        if direct.all_reduce(self, self._entry, send, recv, count, dtype, stream, config, op):
+            return send if recv is None else recv
         if recv is None:
-            x: Any = send
-            if (  # what `single` does for a usual tensor; the smallest messages would notice one more call
-                type(x) is buffers.tensor and not x.requires_grad and count is None and dtype is None and self._plain
-                and (found := buffers.tensor_facts(x)) is not None
-            ):  # fmt: skip
-                s, n, t = found
-                keep = None
-            else:
-                s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
-            r = s
-            recv = send
-        elif (
-            type(send) is int and type(recv) is int and type(count) is int and type(dtype) is DataType
-            and send and recv and count <= MOST
-        ):  # fmt: skip
-            s, r = send, recv
-            n, t = count, dtype
-            keep = None
+            s, n, t, keep = single(self._memory, send, count, dtype, True, "send", stream)
+            r, into = s, send
         else:
             s, r, n, t, keep = alike(self._memory, send, recv, count, dtype, stream)
-        if op is not SUM:
-            op = self._op(op, t)
-        handle = 0 if stream is None else self._stream(stream)
-        try:
-            if open_groups or config is not None:
-                self._run(all_reduce, (send, recv, keep, stream), s, r, n, t, op, handle, config=config)
-                return recv
-            code = all_reduce(self._guard, s, r, n, t, op, handle)
-        except OverflowError:  # a bare address or count that C cannot hold; the long way says which
-            alike(self._memory, send, recv, count, dtype, stream)
-            raise
-        if code:
-            self._after(code, all_reduce, (s, r, n, t, op, handle), (send, recv, keep, stream))
-        return recv
+            into = recv
+        self._run(c.comm_ncclAllReduce, (send, recv, keep, stream), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
+        return into
 
     def broadcast(
         self,
@@ -187,12 +158,14 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: n each. (ncclBroadcast)
         """
-        into: Any = recv
+        into: Any = send if recv is None else recv
+        if direct.broadcast(self, self._entry, send, recv, count, dtype, stream, config, root):
+            return into  # type: ignore[no-any-return]  # one of the two
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None:
             s, n, t, keep = single(self._memory, send, count, dtype, not at_root, "send", stream)
-            r, into = s, send
+            r = s
         elif send is None and not at_root:
             r, n, t, keep = single(self._memory, recv, count, dtype, True, "recv", stream)
             s = 0
@@ -223,6 +196,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         Elsewhere recv is not used, and send stays as it is. `send` and `recv`: n each. (ncclReduce)
         """
+        if direct.reduce(self, self._entry, send, recv, count, dtype, stream, config, op, root):
+            return send if recv is None and root == self._rank else recv
         root = self._one_of(root, "root")
         at_root = self._rank == root
         if recv is None or not at_root:
@@ -241,6 +216,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send`: n, `recv`: nranks * n. (ncclAllGather)
         """
+        if direct.all_gather(self, self._entry, send, recv, count, dtype, stream, config):
+            return recv
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -self._rank, stream)
         self._run(c.comm_ncclAllGather, (send, recv, keep, stream), s, r, n, t, self._stream(stream), config=config)
         return recv
@@ -260,6 +237,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send`: nranks * n, `recv`: n. (ncclReduceScatter)
         """
+        if direct.reduce_scatter(self, self._entry, send, recv, count, dtype, stream, config, op):
+            return recv
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, self._rank, stream)
         self._run(c.comm_ncclReduceScatter, (send, recv, keep, stream), s, r, n, t, self._op(op, t), self._stream(stream), config=config)
         return recv
@@ -271,6 +250,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
 
         `send` and `recv`: nranks * n each. (ncclAlltoAll; before NCCL 2.28.3 sends and receives)
         """
+        if direct.all_to_all(self, self._entry, send, recv, count, dtype, stream, config):
+            return recv
         s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, self._nranks, None, stream)
         if config is not None or self.library.has("ncclAlltoAll"):
             self._run(c.comm_ncclAlltoAll, (send, recv, keep, stream), s, r, n, t, self._stream(stream), config=config)
@@ -294,6 +275,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         In place at the root: send is slice `root` of recv. `send`: n, `recv`: nranks * n. (ncclGather; before NCCL 2.28.3
         sends and receives)
         """
+        if direct.gather(self, self._entry, send, recv, count, dtype, stream, config, root):
+            return recv
         root = self._one_of(root, "root")
         if self._rank == root:
             s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, 1, self._nranks, -root, stream)
@@ -322,6 +305,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         In place at the root: recv is slice `root` of send. `send`: nranks * n, `recv`: n. (ncclScatter; before NCCL 2.28.3
         sends and receives)
         """
+        if direct.scatter(self, self._entry, send, recv, count, dtype, stream, config, root):
+            return recv
         root = self._one_of(root, "root")
         if self._rank == root:
             s, r, n, t, keep = pair(self._memory, send, recv, count, dtype, self._nranks, 1, root, stream)
@@ -344,6 +329,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         Alone it waits for the peer; use group() for several at once. Sends to one peer arrive in their order. With the CPU
         library a ring of ranks that wait for each other is a DeadlockError.
         """
+        if direct.send(self, self._entry, buffer, None, count, dtype, stream, config, peer):
+            return
         s, n, t, keep = single(self._memory, buffer, count, dtype, False, "buffer", stream)
         self._run(c.comm_ncclSend, (buffer, keep, stream), s, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
 
@@ -351,6 +338,8 @@ class Communicator(VariableCounts, OneSided, Family, Facts):
         self, buffer: Recv, peer: int, *, count: Any = None, dtype: Any = None, stream: Any = None, config: CollConfig | None = None
     ) -> Recv:
         """This buffer ends up with what the peer's matching `send` sends: as many elements, of the same type. (ncclRecv)"""
+        if direct.recv(self, self._entry, None, buffer, count, dtype, stream, config, peer):
+            return buffer
         r, n, t, keep = single(self._memory, buffer, count, dtype, True, "buffer", stream)
         self._run(c.comm_ncclRecv, (buffer, keep, stream), r, n, t, self._one_of(peer, "peer"), self._stream(stream), config=config)
         return buffer

@@ -21,6 +21,8 @@ class Settings:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._fields = {name: value for name, value in values.items() if name in fields_of(self.STRUCT) and value is not None}
+        for name, value in self._fields.items():
+            self._check_kind(name, value)
         self._made: Any = None
         self._known_by: set[int] = set()
         self._made, self._kept = fill(self.STRUCT, self._fields)
@@ -35,6 +37,14 @@ class Settings:
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), self._fields)
+
+    def _check_kind(self, name: str, value: Any) -> None:
+        """Refuse a yes or no for a number, and for a flag what is neither (0 and 1, which C knows, will do)."""
+        kind = str(type(self).__init__.__annotations__[name])
+        if kind.startswith("bool") and not (isinstance(value, int) and value in (0, 1)):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
+        if kind.startswith("int") and isinstance(value, bool):
+            raise TypeError(f"{name} is no flag, but {value!r} was given; see NCCL's documentation of {self.STRUCT} for its values")
 
     def _check(self, library: Library, function: str) -> None:
         """Raise if the library lacks the function or knows a field not yet."""
@@ -187,7 +197,7 @@ def event(value: Any) -> Any:
     """The handle of a CUDA event."""
     for attribute in ("cuda_event", "ptr", "handle"):
         value = getattr(value, attribute, value)
-    if isinstance(value, bool) or not (hasattr(value, "__index__") or hasattr(value, "__int__")):
+    if isinstance(value, (bool, float)) or not (hasattr(value, "__index__") or hasattr(value, "__int__")):
         raise TypeError(f"launchCompletionEvent must be a CUDA event or its handle, not {value!r}")
     if not 0 <= int(value) < 1 << 64:
         raise ValueError(f"launchCompletionEvent {value!r} is no handle: it must be at least 0 and below 2**64")

@@ -194,7 +194,9 @@ def abort_all(comms: Iterable[Communicator]) -> None:
 
     Raises the first error after all have been tried.
     """
-    found = list(comms)
+    found = list(comms) if isinstance(comms, Iterable) else [comms]
+    if strange := [comm for comm in found if not isinstance(comm, Ending)]:
+        raise TypeError(f"comms must be a list of communicators, not one with {strange[0]!r}; none has been aborted")
     errors: list[BaseException] = []
 
     def abort(comm: Communicator) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import make
 from ._nccl import ffi, lib
+from .arguments import LARGEST, as_flag, as_index, as_name
 from .batch import refuse_in_group
 from .calls import Calls
 from .config import Config
@@ -37,9 +38,9 @@ class Family(Calls):
         `config`: None for the parent's. WaitTimeoutError: a rank did not call it. (ncclCommSplit)
         """
         refuse_in_group("split()")
-        number = lib.NCCL_SPLIT_NOCOLOR if color is None else make.as_index(color, "color", 0, make.LARGEST, "at least 0, or None")
-        order = make.as_index(key, "key", -make.LARGEST - 1, make.LARGEST, "an int of 32 bits")
-        settings, out = self._settings(config, "ncclCommSplit"), ffi.new("ncclComm_t *")
+        number = lib.NCCL_SPLIT_NOCOLOR if color is None else as_index(color, "color", 0, LARGEST, "at least 0, or None")
+        order = as_index(key, "key", -LARGEST - 1, LARGEST, "an int of 32 bits")
+        settings, out = self._settings(config, name, "ncclCommSplit"), ffi.new("ncclComm_t *")
         table = self.library.table
         self._derive("ncclCommSplit", (READY, REVOKED), lambda comm: lib.ncclCommSplit(table, comm, number, order, out, settings))
         if color is None:
@@ -53,7 +54,7 @@ class Family(Calls):
     def duplicate(self: Self, n: int, *, config: Config | None = None) -> Self | list[Self]: ...
     def duplicate(self: Self, n: int = 1, *, config: Config | None = None) -> Self | list[Self]:
         """Every rank gets another communicator of the same ranks in the same order; a list of n where n is not 1. (ncclCommSplit)"""
-        number = make.as_index(n, "n", 1, make.LARGEST, "at least 1")
+        number = as_index(n, "n", 1, LARGEST, "at least 1")
         copies = []
         for _ in range(number):
             copies += [copy for copy in [self.split(0, self._rank, config=config, name=self._name)] if copy is not None]
@@ -75,8 +76,9 @@ class Family(Calls):
         if not leaving or self._rank in leaving:
             found = f"{leaving}, which has this rank, {self._rank}: only those that stay call it" if leaving else "empty"
             raise ValueError(f"exclude must be the ranks that are left out, but is {found}")
-        flags = lib.NCCL_SHRINK_ABORT if abort or (abort is None and self._guard.state == FAILED) else lib.NCCL_SHRINK_DEFAULT
-        settings, out = self._settings(config, "ncclCommShrink"), ffi.new("ncclComm_t *")
+        ends = self._guard.state == FAILED if abort is None else as_flag(abort, "abort")
+        flags = lib.NCCL_SHRINK_ABORT if ends else lib.NCCL_SHRINK_DEFAULT
+        settings, out = self._settings(config, name, "ncclCommShrink"), ffi.new("ncclComm_t *")
         table, ranks = self.library.table, ffi.new("int[]", leaving)  # the library sorts the list in place; this one is ours
         states = (READY, FAILED, REVOKED)
         self._derive("ncclCommShrink", states, lambda comm: lib.ncclCommShrink(table, comm, ranks, len(leaving), out, settings, flags))
@@ -107,9 +109,9 @@ class Family(Calls):
         (ncclCommGrow)
         """
         refuse_in_group("grow()")
-        number = make.as_index(nranks, "nranks", self._nranks + 1, make.LARGEST, f"above the {self._nranks} ranks that there are")
+        number = as_index(nranks, "nranks", self._nranks + 1, LARGEST, f"above the {self._nranks} ranks that there are")
         identity = ffi.NULL if unique_id is None else make.checked_id(unique_id, self.library)
-        settings, out = self._settings(config, "ncclCommGrow"), ffi.new("ncclComm_t *")
+        settings, out = self._settings(config, name, "ncclCommGrow"), ffi.new("ncclComm_t *")
         table = self.library.table
         self._derive("ncclCommGrow", (READY,), lambda comm: lib.ncclCommGrow(table, comm, number, identity, -1, out, settings))
         child = self._child(out, config, name)
@@ -157,8 +159,9 @@ class Family(Calls):
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _settings(self, config: Config | None, function: str) -> Any:
-        """The configuration of a child as a C struct, NULL for the parent's."""
+    def _settings(self, config: Config | None, name: Any, function: str) -> Any:
+        """The configuration of a child as a C struct, NULL for the parent's; its name is looked at, too, before anybody waits for us."""
+        as_name(name)
         if not self.library.has(function):
             raise self.library.missing(function)
         if config is None:

@@ -107,6 +107,8 @@ class Library:
 
     def has(self, name: str) -> bool:
         """Whether the library has this C function."""
+        if not isinstance(name, str):
+            raise TypeError(f"name must be the name of a C function, a str, not {name!r}")
         return name in self._present
 
     def address(self, name: str) -> int:
@@ -193,6 +195,8 @@ def set_default_library(library: str | os.PathLike[str] | Library) -> Library:
 
 def check(code: int, function: str = "the call", library: Library | None = None) -> None:
     """Raise the exception that a result code of the low-level functions stands for, with the library's own words."""
+    if not isinstance(function, str):
+        raise TypeError(f"function must be the name of what was called, a str, not {function!r}")
     if code != c.ncclSuccess:
         (library or get_library()).check(code, function)
 

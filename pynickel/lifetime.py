@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import driver, errors, interrupt, report
 from ._nccl import ffi, lib
+from .arguments import as_name
 from .batch import name_of, refuse_in_group
 from .buffer import held
 from .deadline import checked_timeout, host_seconds, looks
@@ -37,17 +38,19 @@ class Lifetime:
     """A communicator, apart from what it can do: see Communicator."""
 
     __slots__ = (
-        "__weakref__", "_async", "_blocking", "_born", "_device", "_guard", "_kept", "_memory", "_name", "_nranks", "_on_ready",
-        "_owned", "_places", "_plain", "_rank", "_reason", "_scratch", "_things", "_timeout", "_waits", "library",
+        "__weakref__", "_async", "_blocking", "_born", "_device", "_entry", "_guard", "_kept", "_memory", "_name", "_nranks", "_on_ready",
+        "_owned", "_places", "_rank", "_reason", "_scratch", "_things", "_timeout", "_waits", "library",
     )  # fmt: skip
 
     def _set_up(self, library: Library, name: str | None, timeout: float | None, owned: bool = True) -> None:
         """The object without a communicator yet; its state refuses every call."""
+        as_name(name)
         guard = lib.pn_comm_new(library.table)
         if not guard:
             raise MemoryError("no memory for a communicator")
         self._guard = ffi.gc(guard, lib.pn_comm_free)
         self._guard.state = NEW
+        self._entry = int(ffi.cast("uintptr_t", self._guard))
         self.library = library
         self._async = ffi.new("ncclResult_t *")
         self._born = lib.pn_generation()
@@ -57,7 +60,6 @@ class Lifetime:
         self._device: int | None = None
         self._scratch: Any = None
         self._memory: str = HOST if library.kind == "host" else BOTH
-        self._plain = True  # host memory needs no look at what it is
         self._blocking = True  # False: the library's calls may return before it has done its part
         self._waits = True  # calls return when it has; False: they leave it to wait() and poll()
         self._kept: list[Any] = []  # buffers of what is in progress
@@ -76,13 +78,15 @@ class Lifetime:
         self._rank, self._nranks, self._device = answers
         if self._memory == BOTH and driver.in_process():
             # By now NCCL has loaded the driver, and it can be asked about memory and streams.
-            self._memory, self._plain = Gpu.of(answers[2]), False
+            self._memory = Gpu.of(answers[2])
         if device is not None and self.library.kind == "host":
             self._device = device  # a label there
         if self.library.kind == "host" and self._timeout is not None:
             lib.nickelCommSetTimeout(self.library.table, comm, host_seconds(self._timeout))
         if not self._places:
             self._places = {object(): tuple(range(self._nranks))}
+        self._guard.rank, self._guard.nranks = answers[:2]
+        self._guard.plain = self._memory in (HOST, BOTH)  # host memory needs no look at what it is
         self._guard.state = READY
 
     @property

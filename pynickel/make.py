@@ -10,6 +10,7 @@ from typing import Any
 
 from . import driver, environment, errors, lifetime
 from ._nccl import ffi, lib
+from .arguments import LARGEST, as_index
 from .batch import refuse_in_group
 from .config import Config
 from .deadline import host_seconds
@@ -17,7 +18,6 @@ from .ending import Ending
 from .library import Library, get_library, load
 from .unique_id import SIZE, UniqueId
 
-LARGEST = (1 << 31) - 1
 HOST_MARK = b"\xffhnickel"  # how ids of the CPU library begin
 
 
@@ -27,16 +27,6 @@ def chosen(library: str | os.PathLike[str] | Library | None) -> Library:
     found = get_library() if library is None else load(library)
     environment.look(found)
     return found
-
-
-def as_index(value: Any, name: str, low: int, high: int, meaning: str) -> int:
-    """An int of the caller's between low and high."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__} {value!r}")
-    number = int(value.__index__())
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be {meaning}, not {number}")
-    return number
 
 
 def checked_rank(rank: Any, nranks: int, name: str) -> int:

@@ -95,7 +95,7 @@ def numpy_dtype(element: DataType) -> Any:
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
     """The lengths of the axes."""
-    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)) else (shape,)
     return tuple(checked_size(size, "shape") for size in sizes)
 
 

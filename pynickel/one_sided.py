@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._nccl import ffi, lib
+from .arguments import LARGEST, as_index
 from .batch import refuse_in_group
 from .buffer import single
 from .calls import Calls
-from .make import LARGEST, as_index
 from .redop import PreMulSum
 from .registration import Registration, Window, window_flags
 

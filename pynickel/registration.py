@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._nccl import ffi, lib
+from .arguments import as_flag
 from .buffer import single
 from .config import require_constant
 from .owned import Owned
@@ -81,7 +82,7 @@ def window_flags(comm: Lifetime, chosen: dict[str, bool]) -> int:
         "symmetric": "NCCL_WIN_COLL_SYMMETRIC", "strict_ordering": "NCCL_WIN_STRICT_ORDERING",
         "gin_only": "NCCL_WIN_GIN_ONLY", "cft_counted": "NCCL_WIN_CFT_COUNTED",
     }.items():  # fmt: skip
-        if chosen[argument]:
+        if as_flag(chosen[argument], argument):
             require_constant(comm.library, constant, f"window({argument}=)")
             bits |= getattr(lib, constant)
     return bits

@@ -41,7 +41,10 @@ class UniqueId:
     @classmethod
     def fromhex(cls, text: str) -> UniqueId:
         """The id that `hex` has written."""
-        return cls(bytes.fromhex(text))
+        try:
+            return cls(bytes.fromhex(text))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"text must be the {2 * SIZE} hexadecimal digits of a unique id, not {text!r:.60}") from None
 
     def hex(self) -> str:
         """The id as 256 hexadecimal digits, for an environment variable or a file."""

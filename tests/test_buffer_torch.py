@@ -15,8 +15,7 @@ from helpers.recorder import Recorder
 import pynickel
 import pynickel.buffer
 from pynickel import Communicator, NonContiguousError, OverlapError, Plan, group
-from pynickel._torch import reader
-from pynickel.buffer import alike, on_gpu, pair, single
+from pynickel.buffer import alike, facts, on_gpu, pair, single
 from pynickel.layout import BOTH, DEVICE, HOST, Gpu
 from pynickel.memory import Memory
 
@@ -58,23 +57,26 @@ def test_other_types(name: str) -> None:
 
 def test_facts_by_one_call() -> None:
     """By torch's own table a usual tensor tells all at once; what is not dense host memory of at least two elements tells nothing."""
-    facts = reader(torch.Tensor)
+    located(torch.ones(3))
     for name, ours in TYPES.items():
         made = torch.zeros(3, 1, 4, dtype=getattr(torch, name))[1:]
-        assert facts(made) == (made.data_ptr(), 8, pynickel.DataType[ours])
+        assert facts(made, True) == (made.data_ptr(), 8, pynickel.DataType[ours])
     square = torch.arange(16.0).reshape(4, 4)
     others = (
         square.T, square[:, 1], torch.tensor([1.0]), torch.zeros(0), torch.ones(1).expand(4), torch.ones(4, dtype=torch.bool),
         torch.ones(4, dtype=torch.complex64), torch.zeros(4, device="meta"), torch.eye(3).to_sparse(),
     )  # fmt: skip
-    assert [facts(other) for other in others] == [None] * len(others)
-    assert reader(object)(square) is None and facts(square[::2][:1]) == (square.data_ptr(), 4, pynickel.float32)
+    assert [facts(other, False) for other in others] == [None] * len(others)
+    assert facts(square[::2][:1], False) == (square.data_ptr(), 4, pynickel.float32)
+    recorded, parameter = torch.ones(4, requires_grad=True) * 2, torch.nn.Parameter(torch.ones(4))
+    assert facts(recorded, True) is None and facts(recorded, False) == (recorded.data_ptr(), 4, pynickel.float32)
+    assert facts(parameter, True) == (parameter.data_ptr(), 4, pynickel.float32)
 
 
 def test_without_torch_s_table(comm: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch that has no such table is asked attribute by attribute, with the same answers."""
     comm.all_reduce(torch.ones(3))
-    monkeypatch.setattr(pynickel.buffer, "tensor_facts", lambda tensor: None)
+    monkeypatch.setattr(pynickel.buffer, "facts", lambda tensor, writable: None)
     test_layouts()
     test_no_plain_memory()
     one, two = torch.ones(3), torch.zeros(3)

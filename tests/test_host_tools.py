@@ -202,9 +202,11 @@ def logged(level: str | None, file: str | None = None) -> tuple[str, int]:
 @forks.nursery()
 def test_log() -> None:
     """NCCL_DEBUG=WARN writes one line for each error, INFO also what happens, in NCCL's form: host, pid, thread, device, level; without
-    it, or with another word, nothing is written. Small letters do."""
-    for level in (None, "", "NONE", "nonsense"):
+    it nothing is written, with another word nothing but the words that there are. Small letters do."""
+    for level in (None, "", "NONE"):
         assert logged(level)[0] == "", level
+    (said,) = logged("nonsense")[0].splitlines()
+    assert said.endswith("NCCL_DEBUG is 'nonsense', but must be VERSION, WARN, INFO, TRACE or ABORT; nothing is logged")
     for level in ("WARN", "warn", "INFO", "info"):
         text, pid = logged(level)
         found = [match.groups() for match in map(LINE.fullmatch, text.splitlines()) if match]

@@ -220,6 +220,15 @@ def test_by_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    """PYNICKEL_RENDEZVOUS that names no folder is refused on every rank, with its name and value."""
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+        for number in (0, 1):
+            (told,) = all_say(rank(number, 2, PYNICKEL_RENDEZVOUS=str(folder)))
+            assert isinstance(told, RendezvousError) and f"PYNICKEL_RENDEZVOUS={folder} is no folder; make it where" in str(told), told
+
+
 def test_key() -> None:
     """With a key ranks meet at an address; one that has another key is told at once."""
     keys = {"PYNICKEL_KEY": "0123456789abcdef"}

@@ -32,13 +32,15 @@ def exchange(data: bytes, launcher: Any = None, *, timeout: float | None = 60) -
     `launcher`, `timeout`: as for `init`. ValueError: more than about 50,000 bytes when compressed. WaitTimeoutError: `missing`
     ranks did not come (as for `init`). RendezvousError: a rank went away before it had told.
     """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"data must be bytes, not {type(data).__name__} {data!r:.60}; pickle or encode what it is")
+    limit = checked_timeout(timeout)
     place = trust.find(launcher, os.environ)
     packed = zlib.compress(data)
     if len(packed) > _MOST:
         raise ValueError(f"data has {len(packed)} bytes when compressed; at most {_MOST} can be exchanged")
     if place.nranks == 1:
-        return [data]
-    limit = checked_timeout(timeout)
+        return [bytes(data)]
     seconds = math.inf if limit is None else limit
     until = time.monotonic() + seconds
     row = Row(place.rank, place.nranks, place.launcher, socket.gethostname(), machine(), os.getpid())

@@ -15,11 +15,12 @@ from typing import Any
 from .. import batch
 from .._nccl import ffi
 from .._nccl import lib as c
+from ..arguments import LARGEST, as_index
 from ..communicator import Communicator
 from ..deadline import checked_timeout, host_seconds
 from ..errors import RendezvousError, WaitTimeoutError
 from ..library import Library
-from ..make import LARGEST, as_index, chosen
+from ..make import chosen
 from ..unique_id import UniqueId
 from . import devices, trust, ways
 from .launcher import Place

@@ -51,6 +51,15 @@ def private_folder() -> Path:
     return folder
 
 
+def named_folder(folder: str) -> Path:
+    """The folder that the user has given to all ranks."""
+    if not os.path.isdir(folder):
+        raise RendezvousError(f"{FOLDER}={folder} is no folder; make it where all ranks can see it, or take the variable away")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise RendezvousError(f"{FOLDER}={folder} is a folder that this user cannot write in; the ranks meet by a file there")
+    return Path(folder)
+
+
 def write(path: Path, sign: Sign) -> None:
     """Put the file in its place, whole at once, readable for its owner only."""
     fresh_path = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -56,7 +56,7 @@ class Way(NamedTuple):
         if by_torchrun and torchrun.agent_has_port(env) and torchrun.torch_is_there():
             return torchrun.AgentLog(env, self.turn, self.until)
         if folder := env.get(secret.FOLDER):
-            return self._by_file(row, Path(folder))
+            return self._by_file(row, secret.named_folder(folder))
         if torchrun.ADDRESS in env and not (by_torchrun and torchrun.agent_has_port(env)):
             return self._by_address(row, env[torchrun.ADDRESS])
         if place.on_one_machine and self._job():

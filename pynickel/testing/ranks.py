@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..arguments import as_flag
 from .outcome import Outcome, RankError, outputs
 from .process import Process, collect
 from .travel import sent
@@ -83,6 +84,7 @@ def launch(
 ) -> list[Outcome]:
     """Start the processes, take in what they say, and end them whatever happens here."""
     check(n, function, ranks, timeout)
+    check_choices(library, communicator, env)
     task = pickle.dumps((n, communicator, [path for path in sys.path if isinstance(path, str)])) + sent(function, args)
     given = environment(library, timeout, env)
     processes: list[Process] = []
@@ -115,6 +117,18 @@ def check(n: int, function: Callable[..., Any], ranks: str, timeout: float) -> N
         raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
     if not 0 < timeout < math.inf:
         raise ValueError(f"timeout must be above 0 seconds and finite, so that no test can hang, not {timeout!r}")
+
+
+def check_choices(library: Any, communicator: Any, env: Any) -> None:
+    """Refuse what the ranks could only stumble over."""
+    if not isinstance(library, str):
+        raise TypeError(f"library must be 'host', 'nvidia', 'rccl' or a path, a str, not {library!r}")
+    as_flag(communicator, "communicator")
+    if env is not None and not isinstance(env, Mapping):
+        raise TypeError(f"env must be a mapping from names to values, or None, not {env!r}")
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (str, type(None))):
+            raise TypeError(f"env[{name!r}] must be a str, or None to take the variable away, not {value!r}")
 
 
 def placement(n: int, ranks: str) -> list[list[int]]:
