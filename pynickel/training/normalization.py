@@ -6,7 +6,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..batch import refuse_in_group
 from . import kinds
+from .settling import settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -20,6 +22,7 @@ def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...
     tensors that need gradients the results carry them across ranks: when every rank calls backward on its own part of the
     loss, each gets the gradient of the whole.
     """
+    refuse_in_group("batch_statistics()")
     kind = kinds.of([values])
     kinds.check_side(comm, kind, values)
     name = kind.dtype(values)
@@ -45,5 +48,7 @@ def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:
 
         return SumOverRanks.apply(array, comm)
     result = kind.xp.array(array, ndmin=1)
-    comm.all_reduce(result, stream=kind.stream(kind.place(array)))
+    stream = kind.stream(kind.place(array))
+    comm.all_reduce(result, stream=stream)
+    settle(comm, stream)
     return result.reshape(array.shape)

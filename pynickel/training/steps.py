@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..batch import refuse_in_group
 from ..errors import UnevenBatchesError
 from ..exchange import gathered
 from .shares import whole_number
@@ -24,6 +25,7 @@ def agree_on_steps(comm: Communicator, n: int, policy: str = "min") -> int:
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {policy!r}")
+    refuse_in_group("agree_on_steps()")
     n = whole_number("n", n)
     if not 0 <= n <= MOST:
         raise ValueError(f"n must be at least 0 and at most {MOST}, not {n}")
