@@ -173,6 +173,7 @@ def test_averages() -> None:
         (np.ones(2), {"weights": -1}, "at least 0 and finite, not -1.0"),
         (np.ones(2), {"weights": float("nan")}, "at least 0 and finite, not nan"),
         (np.ones(2), {"weights": "many"}, "weights must be a number of samples"),
+        (np.ones(2), {"weights": 10**400}, "at least 0 and finite, not inf"),
         (np.ones(2), {"reduction": "max"}, "reduction must be one of mean, sum, not 'max'"),
         ([[1.0, 2.0]], {}, "must be arrays of NumPy or CuPy, tensors of torch, or a torch module, not list"),
         (np.broadcast_to(1.0, 3), {}, r"arrays\[0\] of shape \(3,\) would be changed in place, but is read-only"),
@@ -249,49 +250,18 @@ def test_batch_statistics() -> None:
             assert number == values.size / np.size(mean)
 
 
-def test_statistics_of_nothing(comm: pynickel.Communicator) -> None:
-    """No value on any rank has no mean; whole numbers must be converted by whoever knows to what."""
-    with pytest.raises(ValueError, match="no rank has a value along axis 0"):
-        training.batch_statistics(comm, np.zeros((0, 3)))
-    with pytest.raises(TypeError, match="not int64"):
-        training.batch_statistics(comm, np.arange(3))
-
-
-def without_waiting(comm: pynickel.Communicator) -> list[Any]:
-    """Every helper on a communicator whose calls return before they are done."""
-    r, n = comm.rank, comm.nranks
-    found: list[Any] = []
-    with comm.split(0, config=pynickel.Config(blocking=False)) as part:
-        for number in range(5):
-            many, one = [np.full(500_000, 1.0 + r), np.full(3, 10.0 * r)], np.full(500_000, 1.0 + r)
-            training.average_gradients(part, many, weights=number or None)
-            training.average_gradients(part, one)
-            found += [many[0].min(), many[0].max(), many[1][0], one.min(), one.max()]
-        parameters = [np.full(500_000, float(r)), np.zeros((2, 500_000))[:, ::2] + r]
-        found.append(training.parameter_error(part, parameters))
-        training.broadcast_parameters(part, parameters, root=1)
-        found += [parameters[0].min(), parameters[0].max(), parameters[1].min(), training.parameter_error(part, parameters)]
-        mean, variance, number = training.batch_statistics(part, np.full(500_000, float(r)))
-        return [*found, mean, variance, number / 500_000 / n, training.agree_on_steps(part, 3 + r), part.state]
-
-
-def test_communicators_that_do_not_wait() -> None:
-    """With blocking=False each helper returns when its result is there, as with any communicator."""
-    for found in run(2, without_waiting, kind="threads"):
-        *values, state = found
-        assert values == [1.5, 1.5, 5.0, 1.5, 1.5] * 5 + [0.25, 1.0, 1.0, 1.0, 0.0, 0.5, 0.25, 1.0, 3] and state == "ready"
-
-
-def test_not_in_a_group(comm: pynickel.Communicator) -> None:
-    """A group starts its calls at its end, but the helpers work on with the results: refused, and nothing has changed."""
-    two = [np.array([2.0]), np.array([4.0])]
-    calls = (
-        (training.average_gradients, two), (training.average_gradients, two[0]), (training.broadcast_parameters, two),
-        (training.parameter_error, two), (training.batch_statistics, two[0]), (training.agree_on_steps, 3),
-    )  # fmt: skip
-    with pynickel.group():
-        for call, argument in calls:
-            with pytest.raises(pynickel.InvalidUsageError, match=rf"{call.__name__}\(\) cannot be part of group\(\)"):
-                call(comm, argument)
-    training.average_gradients(comm, two)
-    assert [array.tolist() for array in two] == [[2.0], [4.0]]
+@pytest.mark.parametrize(
+    ("values", "axis", "words"),
+    [
+        (np.zeros((0, 3)), 0, "no rank has a value along axis 0"),
+        (np.arange(3), 0, "not int64"),
+        (np.ones((2, 3)), 5, "axis 5 is none of the 2 axes"),
+        (np.ones((2, 3)), (0, -2), "axis has -2 twice"),
+        (np.array(3.0), 0, "axis 0 is none of the 0 axes"),
+        (np.ones((2, 3)), 0.5, "axis must be an int, not 0.5"),
+    ],
+)
+def test_statistics_refuse(comm: pynickel.Communicator, values: Any, axis: Any, words: str) -> None:
+    """No value on any rank has no mean; whole numbers must be converted by whoever knows to what; an axis that is none."""
+    with pytest.raises((TypeError, ValueError), match=words):
+        training.batch_statistics(comm, values, axis)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from ..enums import DataType
 from ..memory import mem_alloc
-from .kinds import Kind, check_side, real_size, summed_in
+from .kinds import Kind, check_side, of, real_size, summed_in
 from .settling import settle
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def buckets_of_module(comm: Communicator, kind: Kind, module: Any, parameters: S
     mine = by_module.setdefault(comm, WeakKeyDictionary())
     now = form_of(kind, parameters)
     if known_buckets(comm, module, parameters) is None or mine[module].form != now:
+        of(parameters)  # refuses those that hold no values
         mine[module] = OfModule(parameters, now, Buckets(comm, kind, parameters))
     return mine[module].buckets
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..batch import refuse_in_group
 from . import kinds
 from .buckets import Buckets, buckets_for, buckets_of_module, known_buckets, scale
 from .kinds import Kind
-from .settling import settle
+from .settling import check_comm, settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -33,7 +32,7 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, not {reduction!r}")
-    refuse_in_group("average_gradients()")
+    check_comm(comm, "average_gradients()")
     weight, total = checked_weights(comm, weights)
     factor = 1.0 if weight is None or reduction == "sum" else weight
     divisor = comm.nranks if weight is None else total
@@ -116,7 +115,10 @@ def checked_weight(weight: Any) -> float:
     """A number of samples."""
     if isinstance(weight, bool) or not hasattr(weight, "__float__"):
         raise TypeError(f"weights must be numbers of samples, not {weight!r}")
-    number = float(weight)
+    try:
+        number = float(weight)
+    except OverflowError:
+        number = float("inf")
     if not 0 <= number < float("inf"):
         raise ValueError(f"weights must be at least 0 and finite, not {number}")
     return number

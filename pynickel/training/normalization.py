@@ -6,9 +6,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..batch import refuse_in_group
 from . import kinds
-from .settling import settle
+from .settling import check_comm, settle
+from .shares import whole_number
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -22,14 +22,13 @@ def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...
     tensors that need gradients the results carry them across ranks: when every rank calls backward on its own part of the
     loss, each gets the gradient of the whole.
     """
-    refuse_in_group("batch_statistics()")
+    check_comm(comm, "batch_statistics()")
     kind = kinds.of([values])
     kinds.check_side(comm, kind, values)
     name = kind.dtype(values)
     if kinds.summed_in(name) != name:
         raise TypeError(f"values must be float32 or float64, not {name}; convert them first")
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    axes = tuple(one % len(values.shape) for one in axes)
+    axes = checked_axes(axis, len(values.shape))
     own = prod(values.shape[one] for one in axes)
     count = kind.doubles([values.reshape(-1)[:0]]).sum().reshape(1) + own  # a float64 where the values are
     number = float(summed(comm, kind, count)[0])
@@ -39,6 +38,19 @@ def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...
     mean = summed(comm, kind, values.sum(axes)) / number
     off = values - mean.reshape(kept)
     return mean, summed(comm, kind, (off * off).sum(axes)) / number, number
+
+
+def checked_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes, counted from the first one."""
+    found = []
+    for one in axis if isinstance(axis, (tuple, list)) else (axis,):
+        number = whole_number("axis", one)
+        if not -ndim <= number < ndim:
+            raise ValueError(f"axis {number} is none of the {ndim} axes of values; the first one is 0")
+        if number % ndim in found:
+            raise ValueError(f"axis has {number} twice: {axis}")
+        found.append(number % ndim)
+    return tuple(found)
 
 
 def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:

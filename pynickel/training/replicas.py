@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..batch import group, refuse_in_group
+from ..batch import group
 from . import kinds
 from .kinds import Kind, check_side, check_writable, real_size
-from .settling import settle
+from .settling import check_comm, settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -20,7 +20,7 @@ def broadcast_parameters(comm: Communicator, arrays: Any, root: int = 0) -> None
     `arrays`: a torch module (its parameters and buffers), an array, or a list or dict of arrays, of any type; all ranks pass
     the same shapes in the same order.
     """
-    refuse_in_group("broadcast_parameters()")
+    check_comm(comm, "broadcast_parameters()")
     if kinds.is_torch(arrays, "Module"):
         found = [*arrays.parameters(), *arrays.buffers()]
     else:
@@ -48,7 +48,7 @@ def parameter_error(comm: Communicator, arrays: Any) -> float:
     arrays, then over the ranks; NaN if a parameter is not finite. `arrays` as in broadcast_parameters, but of a module only
     the parameters: buffers, such as running statistics, may differ.
     """
-    refuse_in_group("parameter_error()")
+    check_comm(comm, "parameter_error()")
     found = list(arrays.parameters()) if kinds.is_torch(arrays, "Module") else kinds.listed(arrays)
     kind = kinds.of(found)
     found = [array for array in found if kind.size(array)]

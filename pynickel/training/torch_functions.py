@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..batch import refuse_in_group
 from .buckets import buckets_for
 from .kinds import made
-from .settling import settle
+from .settling import check_comm, settle
 from .shares import stretch
 from .torch_arrays import Torch, dense
 
@@ -70,7 +69,7 @@ class SummedGradients(torch.autograd.Function):  # type: ignore[misc]
     def forward(context: Any, comm: Communicator, parameters: Any, *gradients: Any) -> Any:
         """Sums over all ranks, the same on every rank to the bit; None where no rank has a gradient."""
         context.set_materialize_grads(False)
-        refuse_in_group(ACROSS)
+        check_comm(comm, ACROSS)
         buckets = buckets_for(comm, made(Torch), parameters)
         buckets.fill(dense(gradients))
         buckets.sum(comm)
@@ -129,7 +128,7 @@ def share(tensor: Any, comm: Communicator, dim: int) -> Any:
 
 def all_reduced(comm: Communicator, tensor: Any) -> Any:
     """The sum of all ranks' tensors, as a new one."""
-    refuse_in_group(ACROSS)
+    check_comm(comm, ACROSS)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     stream = made(Torch).stream(result.device)
     comm.all_reduce(result, stream=stream)
@@ -139,7 +138,7 @@ def all_reduced(comm: Communicator, tensor: Any) -> Any:
 
 def joined(comm: Communicator, tensor: Any, dim: int, total: int) -> Any:
     """All ranks' shares of `total` items along a dimension, behind each other."""
-    refuse_in_group(ACROSS)
+    check_comm(comm, ACROSS)
     part = tensor.detach().movedim(dim, 0).contiguous()
     row = part.shape[1:].numel()
     spans = [stretch(total, rank, comm.nranks) for rank in range(comm.nranks)]

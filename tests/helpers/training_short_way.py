@@ -176,6 +176,7 @@ def claim_refused_on_the_way(comm: pynickel.Communicator) -> None:
         layer.weight.grad = grad
         refused(kind, words, training.average_gradients, comm, layer)
         assert layer.weight.grad is grad
+    refused(TypeError, "must be dense and hold values", training.average_gradients, comm, nn.Linear(2, 2, device="meta"))
 
 
 def claim_graph_or_not(comm: pynickel.Communicator) -> None:
