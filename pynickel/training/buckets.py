@@ -75,6 +75,7 @@ class Buckets:
     def note(self, weight: float, missing: Sequence[int]) -> None:
         """Write this rank's notes: its weight, and which arrays it does not have."""
         if self._noted != (weight, missing):  # seldom, and telling a GPU takes a while
+            self._noted = None  # an interrupt may leave them half written
             self.kind.numbers([weight, *(float(i not in missing) for i in range(len(self.own_notes) - 1))], self.own_notes)
             self._noted = weight, missing
 
