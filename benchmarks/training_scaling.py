@@ -1,6 +1,6 @@
 """Wall time of the experiments of examples/ by the number of processes, for each library that runs here; the updates are the same.
 
-`python benchmarks/training_scaling.py --updates 80 --plot FILE.png` takes about five minutes on 2 cores. With --json FILE figures
+`python benchmarks/training_scaling.py --updates 80 --plot FILE.png` takes five to six minutes on 2 cores. With --json FILE figures
 are added to those in the file, so that a long measurement can be done in pieces; --report only shows them.
 """
 # SPDX-License-Identifier: Apache-2.0
