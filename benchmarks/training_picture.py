@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import LogLocator  # noqa: E402
 from report import machine  # noqa: E402
 
 STYLES: dict[str, dict[str, Any]] = {
@@ -40,6 +41,8 @@ def draw(figures: Mapping[tuple[str, int, str, int], list[float]], titles: Mappi
             panel.set(title=f"{titles[net]}, batch {batch}", xscale="log", yscale="log", xlabel="processes")
             ticks = sorted({n for _, n in here})
             panel.set_xticks(ticks, [str(n) for n in ticks])
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter("{x:g}")
             panel.minorticks_off()
             panel.grid(alpha=0.3, which="both")
         row[0].set_ylabel("seconds")

@@ -1,7 +1,7 @@
 """Wall time of the experiments of examples/ by the number of processes, for each library that runs here; the updates are the same.
 
-`python benchmarks/training_scaling.py --plot FILE.png`. With --json FILE figures are added to those in the file, so that a
-long measurement can be done in pieces; --report only shows them.
+`python benchmarks/training_scaling.py --updates 80 --plot FILE.png` takes five to six minutes on 2 cores. With --json FILE figures
+are added to those in the file, so that a long measurement can be done in pieces; --report only shows them.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -28,17 +28,19 @@ LIMIT = 240.0  # seconds for one start of an experiment
 
 
 class Net(NamedTuple):
-    """An experiment, and how many samples it trains on."""
+    """An experiment, how many samples it trains on, and how often it is started for a figure: the shorter, the more often."""
 
     script: str
     options: tuple[str, ...]
     samples: int
     title: str
+    rounds: int
+    runs: int
 
 
 NETS = {
-    "franke": Net("franke.py", (), 10_000, "Franke, 10,501 parameters"),
-    "vae": Net("digits_vae.py", ("--original",), 1_500, "digits VAE, 1,068,820 parameters"),
+    "franke": Net("franke.py", (), 10_000, "Franke, 10,501 parameters", 2, 5),
+    "vae": Net("digits_vae.py", ("--original",), 1_500, "digits VAE, 1,068,820 parameters", 1, 3),
 }
 COMMS = ("serial", "mpi", "pynickel", "gloo", "nccl")
 Key = tuple[str, int, str, int]  # net, batch of all processes together, comm, processes
@@ -59,12 +61,13 @@ def main() -> None:
             for comm in options.comms
             if (comm == "serial") == (processes == 1)
         ]
-        for number in range(1, options.rounds + 1):  # a disturbance of a while meets all libraries
-            for job in jobs:
-                seconds = measure(job, options.updates, options.runs)
+        rounds = {name: options.rounds or net.rounds for name, net in NETS.items()}
+        for number in range(1, max(rounds.values()) + 1):  # a disturbance of a while meets all libraries
+            for job in [job for job in jobs if number <= rounds[job[0]]]:
+                seconds = measure(job, options.updates, options.runs or NETS[job[0]].runs)
                 figures.setdefault(job, []).extend(seconds)
                 text = ", ".join(f"{second:.3f}" for second in seconds)
-                print(f"round {number}/{options.rounds}, {job[0]}, batch {job[1]}, {job[3]} x {job[2]}: {text} s", file=sys.stderr)
+                print(f"round {number}/{rounds[job[0]]}, {job[0]}, batch {job[1]}, {job[3]} x {job[2]}: {text} s", file=sys.stderr)
                 write(options.json, figures)
     tell(figures, options.updates, sys.stdout)
     if options.plot:
@@ -187,20 +190,34 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--comms", type=words(COMMS), default=here, help=f"which libraries ({','.join(here)})")
     parser.add_argument("--processes", type=numbers, default=[1, 2, 4], help="how many (1,2,4)")
     parser.add_argument("--batches", type=numbers, default=[32, 128], help="samples of all processes together in an update (32,128)")
-    parser.add_argument("--updates", type=int, default=250, help="to which all times are scaled (250)")
-    parser.add_argument("--runs", type=int, default=3, help="timed runs of each start (3)")
-    parser.add_argument("--rounds", type=int, default=1, help="starts of each (1)")
+    parser.add_argument("--updates", type=positive, default=250, help="to which all times are scaled (250)")
+    parser.add_argument("--runs", type=positive, help=f"timed runs of each start ({each('runs')})")
+    parser.add_argument("--rounds", type=positive, help=f"starts of each ({each('rounds')})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add all figures to these")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them")
     parser.add_argument("--report", action="store_true", help="measure nothing; show what is in --json FILE")
-    return parser.parse_args()
+    options = parser.parse_args()
+    most = min(NETS[name].samples for name in options.nets)
+    if max(options.batches) > most or min(options.batches) < max(options.processes):
+        parser.error(f"--batches must be from {max(options.processes)}, the processes, to {most}, the samples")
+    return options
+
+
+def each(field: str) -> str:
+    """What the nets have there, for the help."""
+    return ", ".join(f"{getattr(net, field)} for {name}" for name, net in NETS.items())
+
+
+def positive(text: str) -> int:
+    """A number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+    return int(text)
 
 
 def numbers(text: str) -> list[int]:
     """Positive numbers."""
-    if not all(word.isdecimal() and int(word) > 0 for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} must be positive numbers with commas between")
-    return [int(word) for word in text.split(",")]
+    return [positive(word) for word in text.split(",")]
 
 
 def words(allowed: Collection[str]) -> type:

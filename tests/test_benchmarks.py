@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,17 +51,22 @@ def test_host_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("command", "words"),
     [
-        ("--sizes 3x", "'3x' must be a positive number"),
-        ("--operations all_reduce,sing", "'sing' must be one of all_reduce, broadcast"),
-        ("--peer lam=/bin/sh", "peer 'lam' is not known"),
-        ("--peer mpich=/nowhere/python", "there is no interpreter /nowhere/python"),
+        ("host_collectives.py --sizes 3x", "'3x' must be a positive number"),
+        ("host_collectives.py --operations all_reduce,sing", "'sing' must be one of all_reduce, broadcast"),
+        ("host_collectives.py --peer lam=/bin/sh", "peer 'lam' is not known"),
+        ("host_collectives.py --peer mpich=/nowhere/python", "there is no interpreter /nowhere/python"),
+        ("training_scaling.py --nets vea", "'vea' must be one of franke, vae"),
+        ("training_scaling.py --batches 32,x", "'x' must be a positive number"),
+        ("training_scaling.py --rounds 0", "'0' must be a positive number"),
+        ("training_scaling.py --batches 2000", "--batches must be from 4, the processes, to 1500, the samples"),
     ],
 )
-def test_wrong_options(options: str, words: str) -> None:
+def test_wrong_options(command: str, words: str) -> None:
     """What cannot be measured is refused at once, in words."""
-    done = processes.run(BENCHMARKS / "host_collectives.py", *options.split())
+    name, *options = command.split()
+    done = processes.run(BENCHMARKS / name, *options)
     assert done.returncode == 2 and words in done.stderr
 
 
@@ -117,3 +124,46 @@ def test_parallel_messages() -> None:
     table = run("parallel_messages.py", "--seconds", "0.02", "--sizes", "8 B", "1 MiB").splitlines()
     assert [row[:14].strip() for row in table] == ["us (Pipe = 1)", "8 B", "1 MiB"]
     assert all(row.count("(") == 6 for row in table[1:]) and all("(1.00)" in row for row in table[1:])
+
+
+FAILS_TWICE = """
+import pathlib, sys
+tries = pathlib.Path(sys.argv[1])
+tries.write_text(tries.read_text() + "x")
+if len(tries.read_text()) < 3:
+    sys.exit("terminate called without an active exception")
+"""
+
+
+def test_training_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A start that fails is made again, up to so many times, and that is told; only gloo has more than one."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    scaling = importlib.import_module("training_scaling")
+    tries = tmp_path / "tries"
+    tries.touch()
+    command = [sys.executable, "-c", FAILS_TWICE, str(tries)]
+    scaling.again(command, 3)
+    assert tries.read_text() == "xxx" and capsys.readouterr().err.count("once more: ") == 2
+    tries.write_text("")
+    with pytest.raises(SystemExit, match="(?s)ended with status 1:.*terminate called"):
+        scaling.again(command, 2)
+    assert tries.read_text() == "xx"
+
+    def failing(command: list[str]) -> None:
+        """The figures are there, and then the process is aborted, which gloo does now and then; the third time all is well."""
+        started.append(command)
+        folder = Path(command[command.index("--output") + 1]) / "here"
+        folder.mkdir(exist_ok=True)
+        result = {"comm_error": 0.0, "processes": 2, "seconds": [2.0 / len(started)], "updates": 156}
+        (folder / "result.json").write_text(json.dumps(result))
+        if len(started) < 3:
+            raise SystemExit("ended with status 134")
+
+    started: list[list[str]] = []
+    monkeypatch.setattr(scaling, "run", failing)
+    assert scaling.measure(("franke", 128, "gloo", 2), 78, 1) == [pytest.approx(1 / 3)] and len(started) == 3
+    for comm in ("pynickel", "mpi"):
+        started.clear()
+        with pytest.raises(SystemExit, match="status 134"):
+            scaling.measure(("franke", 128, comm, 2), 78, 1)
+        assert len(started) == 1

@@ -173,6 +173,7 @@ def test_averages() -> None:
         (np.ones(2), {"weights": -1}, "at least 0 and finite, not -1.0"),
         (np.ones(2), {"weights": float("nan")}, "at least 0 and finite, not nan"),
         (np.ones(2), {"weights": "many"}, "weights must be a number of samples"),
+        (np.ones(2), {"weights": 10**400}, "at least 0 and finite, not inf"),
         (np.ones(2), {"reduction": "max"}, "reduction must be one of mean, sum, not 'max'"),
         ([[1.0, 2.0]], {}, "must be arrays of NumPy or CuPy, tensors of torch, or a torch module, not list"),
         (np.broadcast_to(1.0, 3), {}, r"arrays\[0\] of shape \(3,\) would be changed in place, but is read-only"),
@@ -249,9 +250,18 @@ def test_batch_statistics() -> None:
             assert number == values.size / np.size(mean)
 
 
-def test_statistics_of_nothing(comm: pynickel.Communicator) -> None:
-    """No value on any rank has no mean; whole numbers must be converted by whoever knows to what."""
-    with pytest.raises(ValueError, match="no rank has a value along axis 0"):
-        training.batch_statistics(comm, np.zeros((0, 3)))
-    with pytest.raises(TypeError, match="not int64"):
-        training.batch_statistics(comm, np.arange(3))
+@pytest.mark.parametrize(
+    ("values", "axis", "words"),
+    [
+        (np.zeros((0, 3)), 0, "no rank has a value along axis 0"),
+        (np.arange(3), 0, "not int64"),
+        (np.ones((2, 3)), 5, "axis 5 is none of the 2 axes"),
+        (np.ones((2, 3)), (0, -2), "axis has -2 twice"),
+        (np.array(3.0), 0, "axis 0 is none of the 0 axes"),
+        (np.ones((2, 3)), 0.5, "axis must be an int, not 0.5"),
+    ],
+)
+def test_statistics_refuse(comm: pynickel.Communicator, values: Any, axis: Any, words: str) -> None:
+    """No value on any rank has no mean; whole numbers must be converted by whoever knows to what; an axis that is none."""
+    with pytest.raises((TypeError, ValueError), match=words):
+        training.batch_statistics(comm, values, axis)

@@ -145,7 +145,7 @@ def test_a_rank_fails(tmp_path: Path) -> None:
 def test_benchmark(tmp_path: Path) -> None:
     """The benchmark adds to its figures, tells who is the fastest, and draws."""
     script = f"python {shlex.quote(str(ROOT / 'benchmarks' / 'training_scaling.py'))} --json figures.json"
-    one = f"{script} --nets franke --batches 128 --comms serial,pynickel --processes 1,2 --updates 78 --runs 2"
+    one = f"{script} --nets franke --batches 128 --comms serial,pynickel --processes 1,2 --updates 78 --runs 2 --rounds 1"
     snippets.run_in(tmp_path, one, 50)
     done = snippets.run_in(tmp_path, f"{script} --report --plot scaling.png", 20)
     assert re.search(r"franke +128 +1 +serial .* 2 +x 1.00 ", done.stdout)

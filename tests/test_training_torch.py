@@ -62,3 +62,39 @@ def test_shards(claims: Claims) -> None:
 def test_deep_copies_have_their_own(claims: Claims) -> None:
     """Each module has its own buckets."""
     claims("deep_copies_have_their_own")
+
+
+@pytest.fixture(scope="module")
+def short() -> Claims:
+    """The same for helpers/training_short_way.py."""
+    return torch_claims.checker("training_short_way")
+
+
+def test_ranks_take_different_ways(short: Claims) -> None:
+    """Gradients with gaps, with a graph, missing ones, on one rank: all ranks have the same right bits."""
+    short("ranks_take_different_ways")
+
+
+def test_weights_of_all_kinds(short: Claims) -> None:
+    """Weights that change, are 0, are all 0, are none; a rank without samples may have NaN."""
+    short("weights_of_all_kinds")
+
+
+def test_module_changes(short: Claims) -> None:
+    """Other types, shapes, parameters and layers between two calls are noticed."""
+    short("module_changes")
+
+
+def test_parameters_of_any_module(short: Claims) -> None:
+    """The parameters are those that the module itself tells, in its order, each once."""
+    short("parameters_of_any_module")
+
+
+def test_refused_on_the_way(short: Claims) -> None:
+    """Expanded and sparse gradients of a module are refused at any step, and the next step is right."""
+    short("refused_on_the_way")
+
+
+def test_graph_or_not(short: Claims) -> None:
+    """Averages have no autograd history, whatever mode the call is made in."""
+    short("graph_or_not")

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from operator import is_
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..enums import DataType
 from ..memory import mem_alloc
-from .kinds import Kind, check_side, real_size, summed_in
+from .kinds import Kind, check_side, of, real_size, summed_in
+from .settling import settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -39,31 +41,51 @@ class Buckets:
         for like in likes:
             check_side(comm, kind, like)
         self.kind, self.place = kind, kind.place(likes[0])
+        self.on_gpu = kind.on_gpu(self.place)
         self.buckets = [
             Bucket(comm, kind, likes, which, dtype, 0 if number else 1 + len(likes))
             for number, (dtype, which) in enumerate(dealt(kind, likes))
         ]
         self.notes = self.buckets[0].notes
-        self._own_notes, self._noted = kind.dense_copy(self.notes), [0.0]  # this rank's, and what is written there
+        self.own_notes = kind.dense_copy(self.notes)  # this rank's
+        self._noted: tuple[float, Sequence[int]] | None = None  # what is written there
+        self.usual = kind.usual(self.buckets[0].values, self.buckets[0].pieces, self.notes, self.own_notes, likes)
 
     def fill(self, arrays: Sequence[Any], weight: float = 1.0, factor: float = 1.0) -> None:
         """Copy the arrays in, times a factor; note the weight, and which of them are there: None counts as zeros."""
-        noted = [weight, *(float(array is not None) for array in arrays)]
-        if noted != self._noted:  # seldom, and telling a GPU takes a while
-            self.kind.numbers(noted, self._own_notes)
-            self._noted = noted
-        pieces, here = [self.notes], [self._own_notes]
+        self.note(weight, [i for i, array in enumerate(arrays) if array is None])
+        pieces, here = [self.notes], [self.own_notes]
         for bucket in self.buckets:
             self.kind.pack(bucket.whole, bucket.pieces + pieces, [arrays[i] for i in bucket.which] + here)
             scale(bucket.values, factor)
             pieces, here = [], []
 
+    def fill_usual(self, arrays: Sequence[Any], weight: float, factor: float) -> bool:
+        """What `fill` does, in few calls, which a small net notices; False if these arrays are not what is usual."""
+        if self.usual is None or not self.usual.fits(arrays):
+            return False
+        self.note(weight, [])
+        self.usual.pack(arrays)
+        if factor == weight != 0.0:
+            self.usual.scale_by_weight()
+        else:
+            scale(self.buckets[0].values, factor)
+        return True
+
+    def note(self, weight: float, missing: Sequence[int]) -> None:
+        """Write this rank's notes: its weight, and which arrays it does not have."""
+        if self._noted != (weight, missing):  # seldom, and telling a GPU takes a while
+            self._noted = None  # an interrupt may leave them half written
+            self.kind.numbers([weight, *(float(i not in missing) for i in range(len(self.own_notes) - 1))], self.own_notes)
+            self._noted = weight, missing
+
     def sum(self, comm: Communicator) -> None:
         """Every rank ends up with the sums over all ranks in its buckets."""
-        stream = self.kind.stream(self.place)
+        stream = self.kind.stream(self.place) if self.on_gpu else None
         for bucket in self.buckets:
             address = bucket.memory.address
             comm.all_reduce(address, address, count=bucket.count, dtype=bucket.type, stream=stream)
+        settle(comm, stream)
 
     def nowhere(self, arrays: Sequence[Any]) -> set[int]:
         """Which arrays no rank has. Who has all of its own need not look, nor wait for a GPU."""
@@ -100,25 +122,45 @@ def dealt(kind: Kind, likes: Sequence[Any]) -> list[tuple[str, list[int]]]:
     return found
 
 
+class OfModule(NamedTuple):
+    """The buckets of a module, and for which parameters they are."""
+
+    parameters: Sequence[Any]
+    form: tuple[Any, ...]
+    buckets: Buckets
+
+
 # By communicator: by module, or for arrays by their shapes, types and devices. What dies takes its buckets along.
-by_module: WeakKeyDictionary[Any, WeakKeyDictionary[Any, tuple[Any, Buckets]]] = WeakKeyDictionary()
+by_module: WeakKeyDictionary[Any, WeakKeyDictionary[Any, OfModule]] = WeakKeyDictionary()
 by_form: WeakKeyDictionary[Any, dict[Any, Buckets]] = WeakKeyDictionary()
+
+
+def known_buckets(comm: Communicator, module: Any, parameters: Sequence[Any]) -> Buckets | None:
+    """The buckets of the module's last call, if these are the same parameters, whatever they hold by now."""
+    known = mine.get(module) if (mine := by_module.get(comm)) else None
+    if known is None or len(known.parameters) != len(parameters) or not all(map(is_, known.parameters, parameters)):
+        return None
+    return known.buckets
 
 
 def buckets_of_module(comm: Communicator, kind: Kind, module: Any, parameters: Sequence[Any]) -> Buckets:
     """The buckets that are for the gradients of this module alone."""
     mine = by_module.setdefault(comm, WeakKeyDictionary())
-    now = [(id(parameter), parameter.data_ptr()) for parameter in parameters]
-    known = mine.get(module)
-    if known is None or known[0][0] != now:
-        # The parameters are kept, so that the numbers cannot come to mean others.
-        known = mine[module] = (now, parameters), Buckets(comm, kind, parameters)
-    return known[1]
+    now = form_of(kind, parameters)
+    if known_buckets(comm, module, parameters) is None or mine[module].form != now:
+        of(parameters)  # refuses those that hold no values
+        mine[module] = OfModule(parameters, now, Buckets(comm, kind, parameters))
+    return mine[module].buckets
+
+
+def form_of(kind: Kind, likes: Sequence[Any]) -> tuple[Any, ...]:
+    """What buckets depend on."""
+    return tuple((tuple(like.shape), kind.dtype(like), kind.place(like)) for like in likes)
 
 
 def buckets_for(comm: Communicator, kind: Kind, likes: Sequence[Any]) -> Buckets:
     """The buckets of arrays like these."""
-    form = kind.name, tuple((tuple(like.shape), kind.dtype(like), kind.place(like)) for like in likes)
+    form = kind.name, form_of(kind, likes)
     forms = by_form.setdefault(comm, {})
     found = forms.pop(form, None) or Buckets(comm, kind, likes)
     forms[form] = found  # the last one used is the last one

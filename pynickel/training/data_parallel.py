@@ -7,19 +7,17 @@ import copy
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.func import functional_call
 
+from ..communicator import Communicator
 from .kinds import check_side, made
 from .replicas import broadcast_parameters
 from .shares import whole_number
 from .torch_arrays import Torch
 from .torch_functions import Anchored, Entrance, Joined, all_reduced, share
-
-if TYPE_CHECKING:
-    from ..communicator import Communicator
 
 SCALINGS = ("strong", "weak")
 
@@ -61,8 +59,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, not {scaling!r}")
         if gather_output and scaling == "weak":
             raise ValueError("gather_output is for scaling='strong': with 'weak' every rank has a batch of its own")
-        if comm is None and enabled:
-            raise TypeError("comm must be a Communicator; without one give enabled=False")
+        if enabled and not isinstance(comm, Communicator):
+            raise TypeError(f"comm must be a Communicator, not {comm!r}; without one give enabled=False")
         self.module, self.comm = module, comm
         self.dim, self.gather_output, self.enabled, self.scaling = dim, gather_output, enabled, scaling
         self.share = 1.0

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import kinds
-from .buckets import Buckets, buckets_for, buckets_of_module, scale
+from .buckets import Buckets, buckets_for, buckets_of_module, known_buckets, scale
 from .kinds import Kind
+from .settling import check_comm, settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -31,36 +32,55 @@ def average_gradients(comm: Communicator, arrays: Any, weights: float | Sequence
     """
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, not {reduction!r}")
+    check_comm(comm, "average_gradients()")
     weight, total = checked_weights(comm, weights)
-    owner = arrays if kinds.is_torch(arrays, "Module") else None
-    kind, likes, grads, parameters = collected(arrays, owner)
+    factor = 1.0 if weight is None or reduction == "sum" else weight
+    divisor = comm.nranks if weight is None else total
+    if kinds.is_torch(arrays, "Module"):
+        average_module(comm, arrays, weight or 0.0, factor, divisor)
+        return
+    kind, likes, grads, parameters = collected(arrays)
     if not likes:
         return
     kinds.check_writable(kind, [grad for grad in grads if grad is not None])
-    factor = 1.0 if weight is None or reduction == "sum" else weight
-    divisor = comm.nranks if weight is None else total
     if not parameters and divisor is not None and alone(kind, likes):
         one_array(comm, kind, likes[0], factor, divisor)
         return
-    buckets = buckets_for(comm, kind, likes) if owner is None else buckets_of_module(comm, kind, owner, likes)
+    buckets = buckets_for(comm, kind, likes)
     buckets.fill(grads, weight or 0.0, factor)
-    buckets.sum(comm)
-    divide(buckets, summed_weight(buckets) if divisor is None else divisor)
+    average(comm, buckets, divisor)
     if parameters:
-        give_back(buckets, likes, grads, owner is not None)
+        give_back(buckets, likes, grads, False)
     else:
         for bucket in buckets.buckets:
             for i, piece in zip(bucket.which, bucket.pieces, strict=True):
                 kind.copy(likes[i], piece)
 
 
-def collected(arrays: Any, owner: Any) -> tuple[Kind, list[Any], list[Any], bool]:
-    """The kind of arrays, what has the gradients' shapes, the gradients, and whether these are the `.grad` of parameters."""
-    if owner is not None:
-        from .torch_arrays import Torch, gradients, trained
+def average_module(comm: Communicator, module: Any, weight: float, factor: float, divisor: float | None) -> None:
+    """The same for the gradients of a module's parameters."""
+    from .torch_arrays import Torch, dense, trained
 
-        likes = trained(owner)
-        return kinds.made(Torch), likes, gradients(likes), True
+    likes = trained(module)
+    if not likes:
+        return
+    grads = [like.grad for like in likes]
+    buckets = known_buckets(comm, module, likes)
+    if buckets is not None and buckets.fill_usual(grads, weight, factor):
+        average(comm, buckets, divisor)
+        for like, piece in zip(likes, buckets.usual.pieces, strict=True):
+            like.grad = piece
+        return
+    kind = kinds.made(Torch)
+    kinds.check_writable(kind, [grad for grad in dense(grads) if grad is not None])
+    buckets = buckets_of_module(comm, kind, module, likes)
+    buckets.fill(grads, weight, factor)
+    average(comm, buckets, divisor)
+    give_back(buckets, likes, grads, True)
+
+
+def collected(arrays: Any) -> tuple[Kind, list[Any], list[Any], bool]:
+    """The kind of arrays, what has the gradients' shapes, the gradients, and whether these are the `.grad` of parameters."""
     found = kinds.listed(arrays)
     kind = kinds.of(found)
     of_module = [kinds.is_torch(array, "Parameter") for array in found]
@@ -76,8 +96,8 @@ def collected(arrays: Any, owner: Any) -> tuple[Kind, list[Any], list[Any], bool
 
 def checked_weights(comm: Communicator, weights: Any) -> tuple[float | None, float | None]:
     """This rank's weight, and the sum of all if it is known."""
-    if weights is None:
-        return None, None
+    if weights is None or type(weights) is int:
+        return weights if weights is None else checked_weight(weights), None
     axes = len(weights.shape) if hasattr(weights, "shape") else 0
     if axes == 1:
         weights = weights.tolist()
@@ -95,7 +115,10 @@ def checked_weight(weight: Any) -> float:
     """A number of samples."""
     if isinstance(weight, bool) or not hasattr(weight, "__float__"):
         raise TypeError(f"weights must be numbers of samples, not {weight!r}")
-    number = float(weight)
+    try:
+        number = float(weight)
+    except OverflowError:
+        number = float("inf")
     if not 0 <= number < float("inf"):
         raise ValueError(f"weights must be at least 0 and finite, not {number}")
     return number
@@ -118,17 +141,29 @@ def one_array(comm: Communicator, kind: Kind, array: Any, factor: float, divisor
     kinds.check_side(comm, kind, array)
     vector = kind.plain(array) if kind.is_dense(array) else kind.dense_copy(array)
     scale(vector, factor)
-    comm.all_reduce(vector, stream=kind.stream(kind.place(array)))
+    stream = kind.stream(kind.place(array))
+    comm.all_reduce(vector, stream=stream)
+    settle(comm, stream)
     if divisor != 1:
         vector /= divisor
     if not kind.is_dense(array):
         kind.copy(array, vector)
 
 
+def average(comm: Communicator, buckets: Buckets, divisor: float | None) -> None:
+    """From a rank's values to the average of all; without a divisor it is the sum of their weights."""
+    buckets.sum(comm)
+    divide(buckets, summed_weight(buckets) if divisor is None else divisor)
+
+
 def summed_weight(buckets: Buckets) -> Any:
     """The sum of all ranks' weights; on a GPU it stays there, and nobody waits for it."""
-    total = buckets.notes[0]
-    return total if buckets.kind.on_gpu(buckets.place) else checked_total(float(total))
+    if buckets.on_gpu:
+        return buckets.notes[0]
+    if buckets.usual is None:
+        return checked_total(float(buckets.notes[0]))
+    checked_total(buckets.usual.weight.item())
+    return buckets.usual.weight
 
 
 def divide(buckets: Buckets, divisor: Any) -> None:

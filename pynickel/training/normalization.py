@@ -7,6 +7,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from . import kinds
+from .settling import check_comm, settle
+from .shares import whole_number
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -20,13 +22,13 @@ def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...
     tensors that need gradients the results carry them across ranks: when every rank calls backward on its own part of the
     loss, each gets the gradient of the whole.
     """
+    check_comm(comm, "batch_statistics()")
     kind = kinds.of([values])
     kinds.check_side(comm, kind, values)
     name = kind.dtype(values)
     if kinds.summed_in(name) != name:
         raise TypeError(f"values must be float32 or float64, not {name}; convert them first")
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    axes = tuple(one % len(values.shape) for one in axes)
+    axes = checked_axes(axis, len(values.shape))
     own = prod(values.shape[one] for one in axes)
     count = kind.doubles([values.reshape(-1)[:0]]).sum().reshape(1) + own  # a float64 where the values are
     number = float(summed(comm, kind, count)[0])
@@ -38,6 +40,19 @@ def batch_statistics(comm: Communicator, values: Any, axis: int | tuple[int, ...
     return mean, summed(comm, kind, (off * off).sum(axes)) / number, number
 
 
+def checked_axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes, counted from the first one."""
+    found = []
+    for one in axis if isinstance(axis, (tuple, list)) else (axis,):
+        number = whole_number("axis", one)
+        if not -ndim <= number < ndim:
+            raise ValueError(f"axis {number} is none of the {ndim} axes of values; the first one is 0")
+        if number % ndim in found:
+            raise ValueError(f"axis has {number} twice: {axis}")
+        found.append(number % ndim)
+    return tuple(found)
+
+
 def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:
     """The sum over all ranks, as a new array."""
     if kind.name == "torch":
@@ -45,5 +60,7 @@ def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:
 
         return SumOverRanks.apply(array, comm)
     result = kind.xp.array(array, ndmin=1)
-    comm.all_reduce(result, stream=kind.stream(kind.place(array)))
+    stream = kind.stream(kind.place(array))
+    comm.all_reduce(result, stream=stream)
+    settle(comm, stream)
     return result.reshape(array.shape)

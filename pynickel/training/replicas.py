@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import batch
+from ..batch import group
 from . import kinds
 from .kinds import Kind, check_side, check_writable, real_size
+from .settling import check_comm, settle
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -19,6 +20,7 @@ def broadcast_parameters(comm: Communicator, arrays: Any, root: int = 0) -> None
     `arrays`: a torch module (its parameters and buffers), an array, or a list or dict of arrays, of any type; all ranks pass
     the same shapes in the same order.
     """
+    check_comm(comm, "broadcast_parameters()")
     if kinds.is_torch(arrays, "Module"):
         found = [*arrays.parameters(), *arrays.buffers()]
     else:
@@ -30,9 +32,10 @@ def broadcast_parameters(comm: Communicator, arrays: Any, root: int = 0) -> None
     if comm.rank != root:
         check_writable(kind, found)
     dense = [array if kind.is_dense(array) else kind.dense_copy(array) for array in found]
-    with batch.group():
+    with group():
         for array in dense:
             comm.broadcast(kind.as_bytes(array), root=root, stream=kind.stream(kind.place(array)))
+    settle(comm, kind.stream(kind.place(dense[0])) if dense else None)
     for array, copied in zip(found, dense, strict=True):
         if copied is not array:
             kind.copy(array, copied)
@@ -45,6 +48,7 @@ def parameter_error(comm: Communicator, arrays: Any) -> float:
     arrays, then over the ranks; NaN if a parameter is not finite. `arrays` as in broadcast_parameters, but of a module only
     the parameters: buffers, such as running statistics, may differ.
     """
+    check_comm(comm, "parameter_error()")
     found = list(arrays.parameters()) if kinds.is_torch(arrays, "Module") else kinds.listed(arrays)
     kind = kinds.of(found)
     found = [array for array in found if kind.size(array)]
@@ -57,12 +61,15 @@ def parameter_error(comm: Communicator, arrays: Any) -> float:
     # Relative to rank 0's values equal ones are exactly 0, whatever the number of ranks; a mean of equal values need not be.
     first = kind.dense_copy(mine)
     comm.broadcast(first, stream=stream)
+    settle(comm, stream)
     mine -= first
     mean = kind.dense_copy(mine)
     comm.all_reduce(mean, stream=stream)
+    settle(comm, stream)
     mine -= mean / comm.nranks
     error = array_means(kind, mine * mine, found)
     comm.all_reduce(error, stream=stream)
+    settle(comm, stream)
     return float(error[0]) / comm.nranks
 
 

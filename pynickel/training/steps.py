@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UnevenBatchesError
 from ..exchange import gathered
+from .settling import check_comm
 from .shares import whole_number
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def agree_on_steps(comm: Communicator, n: int, policy: str = "min") -> int:
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {policy!r}")
+    check_comm(comm, "agree_on_steps()")
     n = whole_number("n", n)
     if not 0 <= n <= MOST:
         raise ValueError(f"n must be at least 0 and at most {MOST}, not {n}")

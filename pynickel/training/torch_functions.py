@@ -9,11 +9,14 @@ import torch
 
 from .buckets import buckets_for
 from .kinds import made
+from .settling import check_comm, settle
 from .shares import stretch
 from .torch_arrays import Torch, dense
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
+
+ACROSS = "a step of torch's graph across ranks"
 
 
 class SumOverRanks(torch.autograd.Function):  # type: ignore[misc]
@@ -66,6 +69,7 @@ class SummedGradients(torch.autograd.Function):  # type: ignore[misc]
     def forward(context: Any, comm: Communicator, parameters: Any, *gradients: Any) -> Any:
         """Sums over all ranks, the same on every rank to the bit; None where no rank has a gradient."""
         context.set_materialize_grads(False)
+        check_comm(comm, ACROSS)
         buckets = buckets_for(comm, made(Torch), parameters)
         buckets.fill(dense(gradients))
         buckets.sum(comm)
@@ -124,13 +128,17 @@ def share(tensor: Any, comm: Communicator, dim: int) -> Any:
 
 def all_reduced(comm: Communicator, tensor: Any) -> Any:
     """The sum of all ranks' tensors, as a new one."""
+    check_comm(comm, ACROSS)
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
-    comm.all_reduce(result, stream=made(Torch).stream(result.device))
+    stream = made(Torch).stream(result.device)
+    comm.all_reduce(result, stream=stream)
+    settle(comm, stream)
     return result
 
 
 def joined(comm: Communicator, tensor: Any, dim: int, total: int) -> Any:
     """All ranks' shares of `total` items along a dimension, behind each other."""
+    check_comm(comm, ACROSS)
     part = tensor.detach().movedim(dim, 0).contiguous()
     row = part.shape[1:].numel()
     spans = [stretch(total, rank, comm.nranks) for rank in range(comm.nranks)]
@@ -138,6 +146,8 @@ def joined(comm: Communicator, tensor: Any, dim: int, total: int) -> Any:
     if whole.numel():
         counts = [(stop - start) * row * part.element_size() for start, stop in spans]
         send, recv = (one.reshape(-1).view(torch.uint8) for one in (part, whole))
-        comm.all_gather_v(send, recv, counts, stream=made(Torch).stream(part.device))
+        stream = made(Torch).stream(part.device)
+        comm.all_gather_v(send, recv, counts, stream=stream)
+        settle(comm, stream)
     # No view: what follows may work on it in place, which autograd forbids for views made here.
     return whole if dim % tensor.ndim == 0 else whole.movedim(0, dim).clone(memory_format=torch.contiguous_format)

@@ -14,7 +14,7 @@ from pynickel import Communicator
 from . import ranks
 
 NRANKS = 4
-MODULES = ("training_claims", "data_parallel_claims", "data_parallel_graphs")
+MODULES = ("training_claims", "training_short_way", "data_parallel_claims", "data_parallel_graphs")
 
 
 @cache
