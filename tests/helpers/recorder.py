@@ -66,6 +66,7 @@ static int note(const char *name, long long *args, int n)
 {
   if (log_length < 1000) {
     strcpy(log_names[log_length], name);
+    memset(log_args[log_length], 0, sizeof log_args[log_length]);
     memcpy(log_args[log_length++], args, (size_t)(n > 8 ? 8 : n) * sizeof *args);
   }
   for (int i = 0; i < 16; i++) if (!strcmp(results[i].name, name)) return results[i].result;
