@@ -88,6 +88,11 @@ def test_asynchronous(claims: Claims) -> None:
     claims("asynchronous")
 
 
+def test_odd_orders(claims: Claims) -> None:
+    """A group of a destroyed one's name; callbacks that wait; signal handlers; idle threads, none at all; ends; who is alive."""
+    claims("odd_orders")
+
+
 def test_coalescing(claims: Claims) -> None:
     """The coalescing manager, with and without a device, and the coalesced operations."""
     claims("coalescing")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -29,6 +30,13 @@ END = 2.0  # seconds that operations in flight have when the group is shut down
 def create(store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> PynickelProcessGroup:
     """What torch calls for init_process_group("pynickel") and new_group()."""
     return PynickelProcessGroup(store, rank, nranks, timeout)
+
+
+def all_end(lanes: Sequence[Lane]) -> bool:
+    """Take no more operations, and wait until what was given is over, for END seconds at most; whether all of it is."""
+    deadline = time.monotonic() + END
+    ended = [lane.end(max(0.0, deadline - time.monotonic())) for lane in lanes]  # all are told, even if one has not ended
+    return all(ended)
 
 
 class PynickelProcessGroup(dist.ProcessGroup):
@@ -96,13 +104,11 @@ class PynickelProcessGroup(dist.ProcessGroup):
     def _end(self, abort: bool) -> None:
         exits.forget(self)
         lanes = [self._lane, *self._messages.lanes()]
-        ended = [lane.end(END) for lane in lanes] if not abort else [False]
-        if all(ended):
+        if not abort and all_end(lanes):
             self._meeting.end(abort=False)
             return
         self._meeting.end(abort=True)
-        for lane in lanes:
-            lane.end(END)
+        all_end(lanes)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -138,9 +138,9 @@ def all_gather(comm: Communicator, outputs: Tensors, source: torch.Tensor) -> No
     if len({tensor.numel() for tensor in outputs}) > 1 or source.nbytes > COPIED:
         broadcasts(comm, outputs, source)
         return
-    into = side_by_side(outputs)
+    into, own = side_by_side(outputs)
     comm.all_gather(movable(dense(source)), movable(into))
-    hand_out(into, outputs)
+    hand_out(into, own, outputs)
 
 
 def broadcasts(comm: Communicator, outputs: Tensors, source: torch.Tensor) -> None:
@@ -179,7 +179,7 @@ def reduce_scatter(comm: Communicator, output: torch.Tensor, sources: Tensors, o
     for tensor in sources:
         same_type(output, tensor)
     if len({tensor.numel() for tensor in sources}) == 1:
-        reduce_scatter_single(comm, [output], [filled(sources).view(-1, *output.shape)], op)
+        reduce_scatter_single(comm, [output], [filled(sources).view(comm.nranks, *output.shape)], op)
         return
     for root, tensor in enumerate(sources):
         mine = tensor.detach().clone()
@@ -195,9 +195,9 @@ def gather(comm: Communicator, outputs: Tensors, source: torch.Tensor, root: int
         return
     for tensor in outputs:
         same_type(tensor, source)
-    into = side_by_side(outputs)
+    into, own = side_by_side(outputs)
     comm.gather(movable(dense(source)), movable(into), root)
-    hand_out(into, outputs)
+    hand_out(into, own, outputs)
 
 
 def scatter(comm: Communicator, output: torch.Tensor, sources: Tensors, root: int) -> None:
@@ -243,11 +243,12 @@ def all_to_all(comm: Communicator, outputs: Tensors, sources: Tensors) -> None:
     """outputs[i] is what rank i had in sources[r], r being this rank; each may have a size of its own."""
     for output, source in zip(outputs, sources, strict=True):
         same_type(output, source)
-    send, into = filled(sources), side_by_side(outputs)
+    send = filled(sources)
+    into, own = side_by_side(outputs)
     scale = send.element_size() if movable(send).dtype is not send.dtype else 1
     counts = [[tensor.numel() * scale for tensor in tensors] for tensors in (sources, outputs)]
     comm.all_to_all_v(movable(send), movable(into), *counts)
-    hand_out(into, outputs)
+    hand_out(into, own, outputs)
 
 
 def same_type(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -256,8 +257,8 @@ def same_type(one: torch.Tensor, other: torch.Tensor) -> None:
         raise TypeError(f"the tensors of one collective must have one type; these are {one.dtype} and {other.dtype}")
 
 
-def side_by_side(tensors: Tensors) -> torch.Tensor:
-    """Flat memory for all of them, in order: their own if they are dense parts of one storage and lie so, else new memory."""
+def side_by_side(tensors: Tensors) -> tuple[torch.Tensor, bool]:
+    """Flat memory for all of them, in order, and whether it is their own: if they are dense parts of one storage and lie so."""
     first, size = tensors[0], sum(tensor.numel() for tensor in tensors)
     place = first.storage_offset()
     for tensor in tensors:
@@ -265,21 +266,21 @@ def side_by_side(tensors: Tensors) -> torch.Tensor:
         if tensor.storage_offset() != place or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or (
             tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
         ):  # fmt: skip
-            return first.new_empty(size)
+            return first.new_empty(size), False
         place += tensor.numel()
-    return first.detach().as_strided((size,), (1,), first.storage_offset())
+    return first.detach().as_strided((size,), (1,), first.storage_offset()), True
 
 
 def filled(tensors: Tensors) -> torch.Tensor:
     """The same, with their elements."""
-    flat = side_by_side(tensors)
-    if flat.data_ptr() != tensors[0].data_ptr():
+    flat, own = side_by_side(tensors)
+    if not own:
         torch.cat([dense(tensor).reshape(-1) for tensor in tensors], out=flat)
     return flat
 
 
-def hand_out(flat: torch.Tensor, tensors: Tensors) -> None:
+def hand_out(flat: torch.Tensor, own: bool, tensors: Tensors) -> None:
     """Bring the parts to the tensors, if that is not where they are."""
-    if flat.data_ptr() != tensors[0].data_ptr():
+    if not own:
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.detach().copy_(part.view(tensor.shape))

@@ -6,12 +6,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from .soon import soon
 
 Job = Callable[[], None]
+IDLE = 5.0  # seconds without work after which a thread ends; each tag of messages has a lane
 AT_ONCE = 0.0002  # seconds from giving an operation to waiting for it, if nothing else is done between
 
 
@@ -39,16 +41,15 @@ class Task:
         except BaseException as error:
             self.error = error
 
-    def finish(self) -> None:
-        """Say that it is over, and do what waits for that."""
+    def finish(self) -> list[Job]:
+        """Say that it is over; the callbacks, which the caller is to call."""
         with self._lock:
             self.is_over = True
             event, callbacks = self._event, self._callbacks
             self._callbacks = []
         if event is not None:
             event.set()
-        for callback in callbacks:
-            callback()
+        return callbacks
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until it is over; whether it is. Without a deadline of its own the waiter does it, if nobody else has begun."""
@@ -90,8 +91,9 @@ class Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self.patient = True  # whether operations are likely to be waited for at once
-        self._turn = threading.Lock()
-        self._giving = threading.Lock()  # whoever gives an operation, starts the thread, or says that there will be no more
+        self._turn = threading.RLock()  # a signal handler may come to what its own thread holds; it must not wait for itself
+        self._busy = False  # whether who holds the turn runs an operation
+        self._giving = threading.RLock()  # whoever gives an operation, starts or ends the thread, or says that there will be no more
         self._waiting: deque[Task] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -105,8 +107,11 @@ class Lane:
             self._waiting.append(task)
         if self.patient:
             soon.add(self.begin)
-        else:
+            return task
+        try:
             self.begin()
+        except RuntimeError:  # no thread can be started: who waits for the operation does it, or hears of this
+            pass
         return task
 
     def begin(self) -> None:
@@ -116,69 +121,121 @@ class Lane:
         self.patient = False
         with self._giving:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
-                self._thread.start()
-        self._wake.put(None)
+                thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+                thread.start()
+                self._thread = thread
+            self._wake.put(None)
 
     def now(self, job: Job) -> None:
         """Do it in this thread, behind all that was given before; what it raises is raised here."""
         soon.now()
         while True:
             with self._turn:
+                self._require_free()
                 if not self._waiting:
                     self._require_open()
-                    job()
+                    self._busy = True
+                    try:
+                        job()
+                    finally:
+                        self._busy = False
                     return
-                task = self._waiting.popleft()
-                task.run()
+                task = self._next()
             self._tell(task)
 
     def help(self, task: Task) -> None:
         """Do what was given up to this one, in this thread, unless another thread is at it."""
+        soon.now()  # what other lanes have may be what this one's peer waits for
         while not task.is_over and self._turn.acquire(blocking=False):
             try:
+                self._require_free()
                 if not self._waiting:
                     return  # whoever has run it is about to say so
-                done = self._waiting.popleft()
-                soon.now()  # what other lanes have may be what this one's peer waits for
-                done.run()
+                done = self._next()
             finally:
                 self._turn.release()
             self._tell(done)
 
     def end(self, seconds: float) -> bool:
-        """Take no more, and wait until what was given is over; whether the thread has ended."""
+        """Take no more, and wait until what was given is over; whether all is."""
         with self._giving:
             self._ended = True
-        self.begin()
+        with suppress(RuntimeError):  # no thread can be started at the interpreter's exit, where nobody waits any more
+            self.begin()
         thread = self._thread
         self._wake.put(None)
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(seconds)
-        return not thread.is_alive()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(seconds)
+        if not self._turn.acquire(timeout=seconds):  # a caller's own thread is in an operation
+            return False
+        try:
+            return not self._busy and not self._waiting
+        finally:
+            self._turn.release()
 
     def _require_open(self) -> None:
         if self._ended:
             raise RuntimeError(f"{self.name}: the process group has been shut down")
 
+    def _require_free(self) -> None:
+        """The turn is had; but did this thread have it already?"""
+        if self._busy:
+            raise RuntimeError(
+                f"{self.name}: a signal handler has interrupted an operation of this thread, and cannot wait for another one of the"
+                " same kind and group; let the handler set a flag or raise, and do the rest outside of it"
+            )
+
+    def _next(self) -> Task:
+        """Run what was given first; by who has the turn."""
+        task = self._waiting.popleft()
+        self._busy = True
+        try:
+            task.run()
+        finally:
+            self._busy = False
+        return task
+
     def _tell(self, task: Task) -> None:
         """Tell that it is over; without the turn, because a callback may give operations to this lane and wait for them."""
-        task.finish()
+        for callback in task.finish():
+            callback()
         if task.error is not None and not isinstance(task.error, Exception):
             raise task.error  # Ctrl-C came while this thread did another one's operation, and belongs to this thread
 
     def _work(self) -> None:
         while True:
-            self._wake.get()
+            try:
+                self._wake.get(timeout=IDLE)
+            except Empty:
+                with self._giving:
+                    if self._wake.empty():
+                        self._thread = None
+                        return
+            ended = self._ended  # looked at before the rest is done: then there is nothing more to come
             while self._waiting:
                 task = None
                 with self._turn:
                     if self._waiting:
-                        task = self._waiting.popleft()
-                        task.run()
-                if task is not None:
-                    task.finish()
-                    del task  # an idle thread must hold no tensors
-            if self._ended:
+                        task = self._next()
+                if task is not None and (callbacks := task.finish()) and not self._call(callbacks):
+                    return
+                task, callbacks = None, []  # an idle thread must hold no tensors
+            if ended:
                 return
+
+    def _call(self, callbacks: list[Job]) -> bool:
+        """Call them; whether this is the lane's thread still.
+
+        They may wait for what comes later in this lane. So another thread takes this one's place if that has to be begun, as it has
+        by whoever waits, and by itself if they take more than a tick.
+        """
+        with self._giving:
+            self._thread = None
+        soon.add(self.begin)
+        for callback in callbacks:
+            callback()
+        with self._giving:
+            if self._thread is None:
+                self._thread = threading.current_thread()
+                return True
+        return False

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import psutil
 from torch import distributed as dist
 
 from ..communicator import Communicator
 from ..library import Library, load
+from ..rendezvous.meeting import machine
 from ..unique_id import UniqueId
 
 LOOK_EVERY = 0.5  # seconds between two looks at the rank that is waited for
@@ -24,11 +24,13 @@ class Meeting:
     """Makes communicators among the ranks of one group, in the order in which they are asked for."""
 
     def __init__(self, store: dist.Store, rank: int, nranks: int, seconds: float) -> None:
-        self.store, self.rank, self.nranks, self.seconds = store, rank, nranks, seconds
+        # Destroyed groups leave their keys, and torch gives the next group the same name and store: ranks count their groups.
+        turn = store.add(f"pynickel/{rank}", 1)
+        self.store, self.rank, self.nranks, self.seconds = dist.PrefixStore(f"pynickel/{turn}", store), rank, nranks, seconds
         self._made: list[Communicator] = []
         self._lock = threading.Lock()
         self._ended = False
-        store.set(f"pynickel/process/{rank}", f"{os.getpid()} {psutil.Process().create_time()}")
+        self.store.set(f"process/{rank}", f"{machine()} {os.getpid()} {begun(os.getpid())}")
 
     def communicator(
         self, key: str, ranks: Sequence[int], library: Library, device: int | None = None, seconds: float | None = None
@@ -37,7 +39,7 @@ class Meeting:
 
         The first of them makes the id when all are there. `seconds`: the deadline for that, by default the group's.
         """
-        name = f"pynickel/{library.kind}/{key}"
+        name = f"{library.kind}/{key}"
         come = {rank: f"{name}/{rank}" for rank in ranks}
         seconds = self.seconds if seconds is None else seconds
         self.store.set(come[self.rank], "here")
@@ -95,15 +97,11 @@ class Meeting:
 
     def _lives(self, rank: int) -> bool:
         """Whether that rank's process does, as far as can be seen from here."""
-        key = f"pynickel/process/{rank}"
+        key = f"process/{rank}"
         if not self.store.check([key]):
             return True  # not yet begun
-        pid, begun = self.store.get(key).decode().split()
-        try:
-            process = psutil.Process(int(pid))
-            return bool(abs(process.create_time() - float(begun)) < 1 and process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
+        where, pid, ticks = self.store.get(key).decode().split()
+        return where != machine() or begun(int(pid)) == int(ticks)  # GPUs may be on several machines
 
     def end(self, abort: bool) -> None:
         """Close all that were made, or end their calls at once."""
@@ -115,6 +113,16 @@ class Meeting:
                 comm.abort()
             else:
                 comm.close(timeout=1.0 if comm.library.kind == "host" else None)  # others would refuse a deadline
+
+
+def begun(pid: int) -> int | None:
+    """When a process of this machine was begun, in clock ticks since the boot, which no change of the clock moves; None: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, *others = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else int(others[18])
 
 
 def host_library() -> Library:

@@ -42,15 +42,23 @@ class Soon:
         with self._lock:
             if self._awake:
                 return
-            if not self._ended:
+            if not self._ended and self._rouse():
                 self._awake = True
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._look, name="pynickel begins operations", daemon=True)
-                    self._thread.start()
-                else:
-                    self._more.release()
                 return
         self.now()
+
+    def _rouse(self) -> bool:
+        """Have the thread look again; False: there can be none."""
+        if self._thread is not None:
+            self._more.release()
+            return True
+        thread = threading.Thread(target=self._look, name="pynickel begins operations", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # too many threads, or the interpreter is about to exit
+            return False
+        self._thread = thread
+        return True
 
     def now(self) -> None:
         """Call all of them now: this thread is about to wait for something, which may need them."""

@@ -15,6 +15,8 @@ import torch
 from torch import distributed as dist
 from torch.distributed import ReduceOp
 
+from helpers import torch_lane_claims
+
 Group = Any
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.uint16]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -127,6 +129,10 @@ def claim_layouts(group: Group, me: int, n: int) -> None:
     dist.all_gather([torch.zeros(0) for _ in range(n)], empty, group=group)
     dist.all_gather_single(torch.zeros(0), empty, group=group)
     dist.all_to_all_single(torch.zeros(0), empty, group=group)
+    dist.reduce_scatter(torch.zeros(2, 0), [torch.zeros(2, 0) for _ in range(n)], group=group)
+    ones, into = torch.ones(n * (n - 1) // 2), torch.zeros(me * n)  # rank r gets r elements of each, the first one none
+    dist.all_to_all(list(into.chunk(n)) if me else [torch.zeros(0)] * n, list(ones.split(list(range(n)))), group=group)
+    assert into.sum() == me * n
 
 
 def claim_one_root(group: Group, me: int, n: int) -> None:
@@ -281,6 +287,14 @@ def claim_nobody_waits(group: Group, me: int, n: int) -> None:
         same(message, has(before))
 
 
+def poll(work: Any) -> None:
+    """Wait as one should not."""
+    deadline = time.monotonic() + 30
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "nobody has begun it"
+        time.sleep(0.001)
+
+
 def claim_asynchronous(group: Group, me: int, n: int) -> None:
     tensors = [has(me) + i for i in range(20)]
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
@@ -298,6 +312,11 @@ def claim_asynchronous(group: Group, me: int, n: int) -> None:
 
     nested = dist.all_reduce(has(me), group=group, async_op=True).get_future().then(again)
     same(nested.wait(), fold(ReduceOp.SUM, [has(rank) for rank in range(n)]))
+    for wait in (lambda work: work.get_future().wait(), lambda work: work.wait(timedelta(seconds=30)), poll):  # as PowerSGD's hook does
+        more = has(me)
+        later = lambda _, w=wait, m=more: w(dist.all_reduce(m, group=group, async_op=True))  # noqa: E731
+        dist.all_reduce(has(me), group=group, async_op=True).get_future().then(later).wait()
+        same(more, fold(ReduceOp.SUM, [has(rank) for rank in range(n)]), "a callback waits for what comes later in the same lane")
     if n > 1 and me == 0:
         late = dist.all_reduce(has(me), group=group, async_op=True)
         try:
@@ -315,6 +334,13 @@ def claim_asynchronous(group: Group, me: int, n: int) -> None:
     mixed = [dist.all_reduce(has(me), group=group, async_op=i % 2 == 0) for i in range(9)]
     dist.barrier(group=group)
     assert all(work is None or work.is_completed() for work in mixed), "a call that waits comes behind all that were given"
+
+
+def claim_odd_orders(group: Group, me: int, n: int) -> None:
+    torch_lane_claims.same_name(group, me, n)
+    if n == 1:
+        for one in ("signal_handlers", "callbacks", "idle_threads", "no_threads", "the_end", "the_living"):
+            getattr(torch_lane_claims, one)()
 
 
 def claim_coalescing(group: Group, me: int, n: int) -> None:

@@ -1,0 +1,153 @@
+"""What lanes, and the meetings of ranks, must do when things come in an odd order; no other rank has a part in it."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch import distributed as dist
+
+from pynickel.rendezvous.meeting import machine
+from pynickel.torch import lane as lanes
+from pynickel.torch.lane import Lane
+from pynickel.torch.meeting import Meeting, begun
+from pynickel.torch.soon import Soon
+
+
+def nothing() -> None:
+    """An operation that is over at once."""
+
+
+def refused(words: str, call: Callable[[], object]) -> None:
+    """Assert that a call raises RuntimeError with these words."""
+    try:
+        call()
+    except RuntimeError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no RuntimeError with {words!r}")
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def signal_handlers() -> None:
+    """Who is called in the middle of an operation of the same thread is refused, as it would wait for itself."""
+    lane = Lane("lane")
+
+    def interrupted() -> None:
+        refused("signal handler", lambda: lane.now(nothing))
+        refused("signal handler", lambda: lane.submit(nothing).wait(None))
+        assert not lane.end(0.1), "it is not over"
+
+    lane.now(interrupted)
+    assert lane.end(5)
+
+
+def callbacks() -> None:
+    """Callbacks wait for later operations of their lane: by its thread, with a deadline, or without waiting for the lane at all."""
+    for wait in (lambda later, done: later.wait(None), lambda later, done: later.wait(20), lambda later, done: done.wait(20)):
+        lane, started, done, waited = Lane("lane"), threading.Event(), threading.Event(), threading.Event()
+        first = lane.submit(lambda started=started: started.wait(20))  # type: ignore[misc]
+        later = lane.submit(done.set)
+        first.then(lambda later=later, done=done, wait=wait, waited=waited: wait(later, done) and waited.set())  # type: ignore[misc]
+        started.set()
+        assert waited.wait(20) and lane.end(5)
+
+
+def idle_threads() -> None:
+    """The thread of a lane without work ends, and there is another one for what comes later."""
+    lanes.IDLE, kept = 0.01, lanes.IDLE
+    try:
+        lane = Lane("lane")
+        for _ in range(3):
+            lane.patient = False
+            assert lane.submit(nothing).wait(20)
+            until(lambda: lane._thread is None)
+    finally:
+        lanes.IDLE = kept
+    assert lane.end(5)
+
+
+def no_threads() -> None:
+    """Where no thread can be begun, as at the interpreter's exit, who waits does the operation; the end says that something is left."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lane, soon, called = Lane("lane"), Soon(), []
+    kept, threading.Thread.start = threading.Thread.start, fail  # type: ignore[method-assign, assignment]
+    try:
+        assert lane.submit(nothing).wait(None)
+        soon.add(lambda: called.append(1))
+        lane.submit(nothing)
+        assert not lane.end(0.1)
+    finally:
+        threading.Thread.start = kept  # type: ignore[method-assign]
+    assert called == [1], "at once, as nobody would look later"
+
+
+def the_end() -> None:
+    """What was given before the end is done, even if the thread has just seen that there was nothing."""
+    lane, done = Lane("lane"), threading.Event()
+
+    class Late(deque):  # type: ignore[type-arg]
+        def __bool__(self) -> bool:
+            there = len(self) > 0
+            if not there and threading.current_thread() is lane._thread and not lane._ended:
+                lane.submit(done.set)
+                lane._ended = True
+            return there
+
+    lane._waiting, lane.patient = Late(), False
+    lane.submit(nothing)
+    until(lambda: lane._ended)
+    assert lane.end(10) and done.is_set()
+    refused("shut down", lambda: lane.submit(nothing))
+
+
+def the_living() -> None:
+    """Only an ended process of this machine is dead: not another machine's, of which nothing is seen; and not by another's clock."""
+    meeting = Meeting(dist.HashStore(), 0, 2, 5.0)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert meeting._lives(0) and meeting._lives(1), "the latter has not begun"
+        for text, lives in [
+            (f"elsewhere {child.pid} 1", True),
+            (f"{machine()} {child.pid} {begun(child.pid)}", True),
+            (f"{machine()} {child.pid} 1", False),
+        ]:
+            meeting.store.set("process/1", text)
+            assert meeting._lives(1) == lives, text
+        meeting.store.set("process/1", f"{machine()} {child.pid} {begun(child.pid)}")
+        child.kill()
+        until(lambda: not meeting._lives(1))  # though nobody has asked for how it ended
+    finally:
+        child.kill()
+        child.wait()
+    assert begun(child.pid) is None and begun(os.getpid()) is not None
+
+
+def same_name(group: object, me: int, n: int) -> None:
+    """A group made again with the name and the store of one that was destroyed is a new one."""
+    import torch
+
+    from pynickel.torch.group import create
+
+    for turn in range(3):
+        again = create(dist.PrefixStore(f"again {n}", dist.distributed_c10d._get_default_store()), me, n, timedelta(seconds=20))
+        tensor = torch.tensor([1.0 + turn])
+        again.allreduce([tensor]).wait()
+        again.shutdown()
+        assert tensor == n * (1 + turn)
