@@ -63,6 +63,9 @@ side.load = lambda kind: pynickel.load(path)
 library = Recorder(path)
 store = dist.HashStore()
 group = pynickel.torch.PynickelProcessGroup(store, 0, 2, datetime.timedelta(seconds=5))
+met = group._meeting.store
+for way in ("0", "messages/0/1/0"):
+    met.set(f"nvidia/cuda/{way}/1", "here")  # rank 1 comes to all meetings
 """
 
 PROGRAM = STAND_INS + """
@@ -77,7 +80,7 @@ work.synchronize()
 assert told[-1] == ("event", main)
 
 library.forget(), told.clear()
-store.set("pynickel/nvidia/cuda/messages/1/0/0", bytes(range(1, 129)).hex())  # rank 1's id for its way to rank 0
+met.set("nvidia/cuda/messages/1/0/0", bytes(range(1, 129)).hex())  # rank 1's id for its way to rank 0
 sent, received = group.send([tensor], 1, 0), group.recv([tensor], 1, 0)
 calls = {name: args for name, args in library.calls if name in ("ncclSend", "ncclRecv")}
 assert calls["ncclSend"][3] == 1 and calls["ncclRecv"][3] == 0, "each way has a communicator of the two ranks, the sender first"

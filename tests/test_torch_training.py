@@ -71,6 +71,17 @@ pynickel.torch.monitored_barrier(timeout=20)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 zero = ZeroRedundancyOptimizer(sync.parameters(), torch.optim.Adam, lr=0.1)
 zero.step()
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # its callbacks wait for later operations
+power = torch.nn.parallel.DistributedDataParallel(nets()[0])
+state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.5)
+power.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+trained(power, samples[2 * rank : 2 * rank + 2])
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict  # asks the group for its devices
+plain = fully_shard(nets()[0])
+whole = {name: p + 1 for name, p in nets()[1].state_dict().items()} if rank == 0 else {}
+set_model_state_dict(plain, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+assert torch.equal(plain[2].bias.full_tensor(), nets()[1][2].bias + 1)
+dist.new_group(device_id=torch.device("cuda", 0))  # as programs for GPUs do, for which torch asks the backend what it can
 dist.barrier()
 print("ok", flush=True)
 dist.destroy_process_group()

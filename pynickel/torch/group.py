@@ -14,6 +14,7 @@ from torch import distributed as dist
 
 from ..communicator import Communicator
 from . import exits, host
+from .about import About
 from .coalescing import Together
 from .cuda import Cuda
 from .failures import as_torch
@@ -39,7 +40,7 @@ def all_end(lanes: Sequence[Lane]) -> bool:
     return all(ended)
 
 
-class PynickelProcessGroup(dist.ProcessGroup):
+class PynickelProcessGroup(About):
     """A process group of torch.distributed: CPU tensors by the CPU library, CUDA tensors by NVIDIA's NCCL."""
 
     def __init__(self, store: dist.Store, rank: int, nranks: int, timeout: timedelta) -> None:
@@ -51,41 +52,8 @@ class PynickelProcessGroup(dist.ProcessGroup):
         self._cuda = Cuda(self._meeting)
         self._comm: Communicator | None = None
         self._making = threading.Lock()
-        self._name = self._desc = "undefined"
         self._opened = threading.local()  # .together: the thread's Together, between the start and the end of coalescing
         exits.remember(self)
-
-    # -- what torch asks about the group -----------------------------------------------------------------------------
-
-    def getBackendName(self) -> str:
-        """The name in torch's messages."""
-        return "pynickel"
-
-    def setGroupName(self, name: str) -> None:
-        """Torch gives the group its name."""
-        self._name = name
-
-    def getGroupName(self) -> str:
-        """The name that torch gave it."""
-        return self._name
-
-    @property
-    def group_name(self) -> str:
-        """The name that torch gave it."""
-        return self._name
-
-    def setGroupDesc(self, desc: str) -> None:
-        """Torch gives the group a description."""
-        self._desc = desc
-
-    def getGroupDesc(self) -> str:
-        """That description."""
-        return self._desc
-
-    @property
-    def group_desc(self) -> str:
-        """That description."""
-        return self._desc
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The deadline of what is called from now on."""
@@ -102,8 +70,10 @@ class PynickelProcessGroup(dist.ProcessGroup):
         self._end(abort=True)
 
     def _end(self, abort: bool) -> None:
-        exits.forget(self)
         lanes = [self._lane, *self._messages.lanes()]
+        for lane in lanes:
+            lane.require_outside()
+        exits.forget(self)
         if not abort and all_end(lanes):
             self._meeting.end(abort=False)
             return

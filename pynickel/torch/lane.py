@@ -156,6 +156,14 @@ class Lane:
                 self._turn.release()
             self._tell(done)
 
+    def require_outside(self) -> None:
+        """Refuse what a signal handler cannot do that has interrupted an operation of this lane: wait for its end, or end it."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._require_free()
+            finally:
+                self._turn.release()
+
     def end(self, seconds: float) -> bool:
         """Take no more, and wait until what was given is over; whether all is."""
         with self._giving:
@@ -181,8 +189,8 @@ class Lane:
         """The turn is had; but did this thread have it already?"""
         if self._busy:
             raise RuntimeError(
-                f"{self.name}: a signal handler has interrupted an operation of this thread, and cannot wait for another one of the"
-                " same kind and group; let the handler set a flag or raise, and do the rest outside of it"
+                f"{self.name}: a signal handler has interrupted an operation of this thread, and can neither call another one of the"
+                " same group nor end the group; let the handler set a flag or raise, and do the rest outside of it"
             )
 
     def _next(self) -> Task:

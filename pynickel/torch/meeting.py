@@ -39,6 +39,15 @@ class Meeting:
 
         The first of them makes the id when all are there. `seconds`: the deadline for that, by default the group's.
         """
+        try:
+            return self._meet(key, ranks, library, device, seconds)
+        except (dist.DistNetworkError, dist.DistStoreError) as error:
+            raise dist.DistBackendError(
+                f"the ranks cannot meet, because the group's store cannot be reached: the process that keeps it, which is rank 0 unless"
+                f" a launcher does, has probably ended ({error})"
+            ) from error
+
+    def _meet(self, key: str, ranks: Sequence[int], library: Library, device: int | None, seconds: float | None) -> Communicator:
         name = f"{library.kind}/{key}"
         come = {rank: f"{name}/{rank}" for rank in ranks}
         seconds = self.seconds if seconds is None else seconds
@@ -80,9 +89,7 @@ class Meeting:
             if now - begun > seconds:
                 missing = [rank for rank, key in come.items() if not self.store.check([key])] or [next(iter(come))]
                 who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-                raise dist.DistBackendError(
-                    f"{who} did not come within {seconds:g} s to meet rank {self.rank}, and has not called this operation"
-                )
+                raise dist.DistBackendError(f"{who} did not come within {seconds:g} s to meet rank {self.rank} for its first operation")
             if now - looked > LOOK_EVERY:
                 looked = now
                 self._require_alive(list(come))

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from pynickel.rendezvous.meeting import machine
 from pynickel.torch import lane as lanes
 from pynickel.torch.lane import Lane
-from pynickel.torch.meeting import Meeting, begun
+from pynickel.torch.meeting import Meeting, begun, host_library
 from pynickel.torch.soon import Soon
 
 
@@ -49,6 +49,7 @@ def signal_handlers() -> None:
     def interrupted() -> None:
         refused("signal handler", lambda: lane.now(nothing))
         refused("signal handler", lambda: lane.submit(nothing).wait(None))
+        refused("signal handler", lane.require_outside)
         assert not lane.end(0.1), "it is not over"
 
     lane.now(interrupted)
@@ -115,6 +116,33 @@ def the_end() -> None:
     until(lambda: lane._ended)
     assert lane.end(10) and done.is_set()
     refused("shut down", lambda: lane.submit(nothing))
+
+
+def one_deadline() -> None:
+    """Many lanes with operations that do not end have the same seconds for that, not so many each."""
+    from pynickel.torch import group
+
+    lanes, stop = [Lane("lane") for _ in range(20)], threading.Event()
+    for lane in lanes:
+        lane.submit(lambda: stop.wait(60))  # type: ignore[arg-type, return-value]
+    group.END, kept = 0.3, group.END
+    begun_at = time.monotonic()
+    try:
+        assert not group.all_end(lanes) and time.monotonic() - begun_at < 4
+        stop.set()
+        group.END = 20.0
+        assert group.all_end(lanes)
+    finally:
+        group.END = kept
+        stop.set()
+
+
+def the_store() -> None:
+    """Where the store is gone, ranks that were to meet are told why they cannot."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = Meeting(dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False), 0, 2, 5.0)
+    del server
+    refused("store cannot be reached", lambda: meeting.communicator("key", (0, 1), host_library()))
 
 
 def the_living() -> None:

@@ -339,7 +339,7 @@ def claim_asynchronous(group: Group, me: int, n: int) -> None:
 def claim_odd_orders(group: Group, me: int, n: int) -> None:
     torch_lane_claims.same_name(group, me, n)
     if n == 1:
-        for one in ("signal_handlers", "callbacks", "idle_threads", "no_threads", "the_end", "the_living"):
+        for one in ("signal_handlers", "callbacks", "idle_threads", "no_threads", "the_end", "one_deadline", "the_store", "the_living"):
             getattr(torch_lane_claims, one)()
 
 
