@@ -1,4 +1,4 @@
-"""torch.distributed's operations by the backend pynickel, on 1 to 4 ranks; the ranks' part is in helpers/torch_process_group.py."""
+"""torch.distributed's operations by the backend pynickel, on 1 to 4 ranks, which run helpers/torch_process_group.py and torch_orders.py."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NRANKS = 4
 def claims(tmp_path_factory: pytest.TempPathFactory) -> Claims:
     """Four processes have gone through all claims; raises what went wrong with one of them."""
     folder = tmp_path_factory.mktemp("torch")
-    script, module = Path(torch_ranks.__file__), "helpers.torch_process_group"
-    with torch_ranks.started(script, NRANKS, folder, module, env=torch_ranks.tests_path()) as ranks:
+    script, modules = Path(torch_ranks.__file__), ("helpers.torch_process_group", "helpers.torch_orders")
+    with torch_ranks.started(script, NRANKS, folder, *modules, env=torch_ranks.tests_path()) as ranks:
         ends = [rank.finish(100) for rank in ranks]
     assert [(end.returncode, end.left) for end in ends] == [(0, [])] * NRANKS, "\n".join(end.stderr for end in ends)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]

@@ -178,6 +178,9 @@ def reduce_scatter(comm: Communicator, output: torch.Tensor, sources: Tensors, o
     """Rank r ends up with the reduction of all ranks' sources[r]; they may differ in size from rank to rank."""
     for tensor in sources:
         same_type(output, tensor)
+    if len(sources) != comm.nranks or sources[comm.rank].numel() != output.numel():
+        sizes = [tensor.numel() for tensor in sources]
+        raise ValueError(f"the inputs have {sizes} elements; they must be {comm.nranks}, and that of rank {comm.rank} {output.numel()}")
     if len({tensor.numel() for tensor in sources}) == 1:
         reduce_scatter_single(comm, [output], [filled(sources).view(comm.nranks, *output.shape)], op)
         return

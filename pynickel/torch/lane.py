@@ -166,6 +166,7 @@ class Lane:
 
     def end(self, seconds: float) -> bool:
         """Take no more, and wait until what was given is over; whether all is."""
+        deadline = perf_counter() + seconds
         with self._giving:
             self._ended = True
         with suppress(RuntimeError):  # no thread can be started at the interpreter's exit, where nobody waits any more
@@ -174,7 +175,7 @@ class Lane:
         self._wake.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(seconds)
-        if not self._turn.acquire(timeout=seconds):  # a caller's own thread is in an operation
+        if not self._turn.acquire(timeout=max(0.0, deadline - perf_counter())):  # a caller's own thread is in an operation
             return False
         try:
             return not self._busy and not self._waiting

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ class Meeting:
         turn = store.add(f"pynickel/{rank}", 1)
         self.store, self.rank, self.nranks, self.seconds = dist.PrefixStore(f"pynickel/{turn}", store), rank, nranks, seconds
         self._made: list[Communicator] = []
+        self._tried: set[bytes] = set()
         self._lock = threading.Lock()
         self._ended = False
         self.store.set(f"process/{rank}", f"{machine()} {os.getpid()} {begun(os.getpid())}")
@@ -53,12 +54,14 @@ class Meeting:
         seconds = self.seconds if seconds is None else seconds
         self.store.set(come[self.rank], "here")
         if self.rank == ranks[0]:
-            self._wait(list(come.values()), come, seconds)
+            self._wait(lambda: self.store.check(list(come.values())), come, seconds)
             unique_id = UniqueId.create(library)
             self.store.set(name, bytes(unique_id).hex())
-        else:
-            self._wait([name], come, seconds)
-            unique_id = UniqueId(bytes.fromhex(self.store.get(name).decode()))
+        else:  # an id with which they have failed to meet stays there until the first rank tries again
+            self._wait(lambda: self.store.check([name]) and self.store.get(name) not in self._tried, come, seconds)
+            told = self.store.get(name)
+            self._tried.add(told)
+            unique_id = UniqueId(bytes.fromhex(told.decode()))
         place = list(ranks).index(self.rank)
         # On a GPU a deadline would make the communicator non-blocking; there torch's own streams and events do the waiting.
         timeout = seconds if library.kind == "host" else None
@@ -77,12 +80,12 @@ class Meeting:
             comm._tell_timeout()
         return comm
 
-    def _wait(self, keys: list[str], come: dict[int, str], seconds: float) -> None:
-        """Wait for keys as long as the deadline allows and all ranks live. Looking now and then, because store.wait() hears no Ctrl-C."""
+    def _wait(self, there: Callable[[], bool], come: dict[int, str], seconds: float) -> None:
+        """Wait as long as the deadline allows and all ranks live. Looking now and then, because store.wait() hears no Ctrl-C."""
         begun = time.monotonic()
         looked = 0.0
         pause = 0.0005
-        while not self.store.check(keys):
+        while not there():
             now = time.monotonic()
             if self._ended:
                 raise dist.DistBackendError("the process group was shut down while its ranks met")

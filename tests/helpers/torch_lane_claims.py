@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from torch import distributed as dist
 
+from pynickel import UniqueId, WaitTimeoutError
 from pynickel.rendezvous.meeting import machine
 from pynickel.torch import lane as lanes
 from pynickel.torch.lane import Lane
@@ -54,6 +55,11 @@ def signal_handlers() -> None:
 
     lane.now(interrupted)
     assert lane.end(5)
+    lane, stop = Lane("lane"), threading.Event()
+    lane.submit(lambda: stop.wait(60))  # type: ignore[arg-type, return-value]
+    begun_at = time.monotonic()
+    assert not lane.end(1.0) and time.monotonic() - begun_at < 1.9, "the thread and the turn have one deadline together"
+    stop.set()
 
 
 def callbacks() -> None:
@@ -145,6 +151,19 @@ def the_store() -> None:
     refused("store cannot be reached", lambda: meeting.communicator("key", (0, 1), host_library()))
 
 
+def stale_ids() -> None:
+    """Ranks that have failed to meet wait for another id the next time."""
+    meeting = Meeting(dist.HashStore(), 1, 2, 0.3)
+    meeting.store.set("host/key", bytes(UniqueId.create("host")).hex())
+    for error, words in ((WaitTimeoutError, "never seen"), (dist.DistBackendError, "rank 0 did not come")):
+        try:
+            meeting.communicator("key", (0, 1), host_library())
+        except error as told:
+            assert words in str(told), told
+        else:
+            raise AssertionError("rank 0 never comes")
+
+
 def the_living() -> None:
     """Only an ended process of this machine is dead: not another machine's, of which nothing is seen; and not by another's clock."""
     meeting = Meeting(dist.HashStore(), 0, 2, 5.0)
@@ -179,3 +198,6 @@ def same_name(group: object, me: int, n: int) -> None:
         again.allreduce([tensor]).wait()
         again.shutdown()
         assert tensor == n * (1 + turn)
+
+
+ALONE = (signal_handlers, callbacks, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)

@@ -45,19 +45,20 @@ def started(source: str | Path, nranks: int, folder: Path, *args: str, env: dict
 
 
 def main() -> None:
-    """One rank: all claims of a module, each with the first 1 to nranks ranks; writes who failed at what as JSON."""
+    """One rank: all claims of some modules, each with the first 1 to nranks ranks; writes who failed at what as JSON."""
     exec(compile(BEGIN, "begin", "exec"), globals())
-    claims = importlib.import_module(sys.argv[1])
+    modules = [importlib.import_module(name) for name in sys.argv[1:]]
+    claims = {name: getattr(module, name) for module in modules for name in dir(module) if name.startswith("claim_")}
     found: dict[str, list[str]] = {}
     from torch import distributed as dist
 
     me, nranks = init()  # type: ignore[name-defined]  # noqa: F821
     groups = {n: [dist.new_group(list(range(n))) for _ in range(4)] for n in range(1, nranks + 1)}
-    for name in [name for name in dir(claims) if name.startswith("claim_")]:
+    for name, claim in claims.items():
         found[name.removeprefix("claim_")] = troubles = []
         for n in range(me + 1, nranks + 1):
             try:
-                getattr(claims, name)(groups[n][0], me, n, *([groups[n][1:]] if name == "claim_threads" else []))
+                claim(groups[n][0], me, n, *([groups[n][1:]] if name == "claim_threads" else []))
             except Exception:
                 troubles.append(f"rank {me} of {n}:\n{traceback.format_exc()}")
                 groups[n][0].abort()  # so that the others are told
