@@ -145,13 +145,12 @@ class Lane:
 
     def help(self, task: Task) -> None:
         """Do what was given up to this one, in this thread, unless another thread is at it."""
-        soon.now()  # what other lanes have may be what this one's peer waits for
         while not task.is_over and self._turn.acquire(blocking=False):
             try:
                 self._require_free()
                 if not self._waiting:
                     return  # whoever has run it is about to say so
-                done = self._next()
+                done = self._next(soon.now)  # what other lanes have may be what this one's peer waits for
             finally:
                 self._turn.release()
             self._tell(done)
@@ -194,9 +193,15 @@ class Lane:
                 " same group nor end the group; let the handler set a flag or raise, and do the rest outside of it"
             )
 
-    def _next(self) -> Task:
-        """Run what was given first; by who has the turn."""
+    def _next(self, before: Job | None = None) -> Task:
+        """Run what was given first; by who has the turn. Before it comes what would wake this lane's thread if that still waited."""
         task = self._waiting.popleft()
+        try:
+            if before is not None:
+                before()
+        except BaseException:  # Ctrl-C: somebody else may wait for it
+            self._waiting.appendleft(task)
+            raise
         self._busy = True
         try:
             task.run()

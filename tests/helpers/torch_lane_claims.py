@@ -16,7 +16,7 @@ from torch import distributed as dist
 from pynickel import UniqueId, WaitTimeoutError
 from pynickel.rendezvous.meeting import machine
 from pynickel.torch import lane as lanes
-from pynickel.torch.lane import Lane
+from pynickel.torch.lane import Lane, Task
 from pynickel.torch.meeting import Meeting, begun, host_library
 from pynickel.torch.soon import Soon
 
@@ -60,6 +60,25 @@ def signal_handlers() -> None:
     begun_at = time.monotonic()
     assert not lane.end(1.0) and time.monotonic() - begun_at < 1.9, "the thread and the turn have one deadline together"
     stop.set()
+
+
+def at_once() -> None:
+    """Who waits at once wakes no thread, unless the machine is so busy that a tick passes; Ctrl-C on the way there loses no operation."""
+    lanes = [Lane("lane") for _ in range(50)]
+    assert all(lane.submit(nothing).wait(None) for lane in lanes)
+    assert sum(lane._thread is not None for lane in lanes) < 25
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    lane, done = lanes[0], threading.Event()
+    lane.patient = True
+    lane._waiting.append(task := Task(done.set, lane))
+    try:
+        with lane._turn:
+            lane._next(interrupt)
+    except KeyboardInterrupt:
+        assert task.wait(None) and done.is_set()
 
 
 def callbacks() -> None:
@@ -200,4 +219,4 @@ def same_name(group: object, me: int, n: int) -> None:
         assert tensor == n * (1 + turn)
 
 
-ALONE = (signal_handlers, callbacks, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)
+ALONE = (signal_handlers, at_once, callbacks, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)
