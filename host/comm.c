@@ -235,11 +235,15 @@ ncclResult_t nh_comm_destroy(ncclComm_t comm)
   return end(comm, "ncclCommDestroy", NH_CLOSED, &token);
 }
 
-/* Ends the call of another thread, if there is one; that thread leaves as soon as nobody works on its buffers any more. */
+/*
+ * Ends the call of another thread, if there is one; that thread leaves as soon as nobody works on its buffers any more. By a signal handler
+ * in the middle of this thread's call: the rest happens when that call ends.
+ */
 ncclResult_t nh_comm_abort(ncclComm_t comm)
 {
   char token = 0;
   nh_comm_set_aborted(comm, true);
+  if (nh_end_after_this(comm)) return ncclSuccess;
   enter_by_waiting(comm, &token);
   return end(comm, "ncclCommAbort", NH_ABORTED, &token);
 }

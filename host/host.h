@@ -130,6 +130,7 @@ ncclResult_t nh_comm_async(ncclComm_t comm);
 /* step.c: the loop over steps */
 ncclResult_t nh_run(nh_task *tasks);                              /* the first error */
 ncclResult_t nh_wait_for(nh_task *task, int await);               /* notes what the task waits for; returns ncclInProgress */
+bool nh_end_after_this(ncclComm_t comm);                          /* false: no call of this thread is inside it; else that call aborts it at its end */
 void nh_set_timeout(double seconds);                              /* of this thread, for what it makes from now on */
 double nh_timeout_here(void);
 double nh_timeout_everywhere(void);                                /* by NICKEL_TIMEOUT, which is read each time */

@@ -44,7 +44,10 @@ ncclResult_t nh_wait_for(nh_task *task, int await)
 
 /* ---- the loop ---- */
 
-typedef struct {
+typedef struct nh_loop nh_loop;
+struct nh_loop {
+  nh_loop *outer;               /* of this thread: a signal handler may call the library in the middle of a call */
+  ncclComm_t doomed;            /* ended by such a handler, in the call of the thread itself; a list by `next` */
   nh_task *tasks, *pending;     /* pending: the first that is not finished */
   int npending;
   bool several;                 /* communicators wait */
@@ -56,7 +59,9 @@ typedef struct {
   bool moved;                   /* in the look before the sleep */
   bool asleep;                  /* in nh_sleep, which needs the communicator: nothing is left until it has returned */
   bool published;               /* other ranks can see what this one waits for */
-} nh_loop;
+};
+
+static _Thread_local nh_loop *innermost;
 
 /* The first error of the call or group stays the thread's; the first of a non-blocking communicator is kept for who asks it. */
 static void note_error(nh_loop *loop, nh_task *failing)
@@ -210,9 +215,31 @@ static void idle(nh_loop *loop, int turns)
   look_at_all(loop, nh_now() - loop->looked >= LOOK_ROUND);
 }
 
+bool nh_end_after_this(ncclComm_t comm)
+{
+  for (nh_loop *loop = innermost; loop; loop = loop->outer)
+    for (nh_task *task = loop->tasks; task; task = task->next)
+      if (task->home == comm) {
+        comm->next = loop->doomed;
+        loop->doomed = comm;
+        return true;
+      }
+  return false;
+}
+
+static void end_doomed(nh_loop *loop)
+{
+  while (loop->doomed) {
+    ncclComm_t comm = loop->doomed;
+    loop->doomed = comm->next;
+    nh_comm_abort(comm);
+  }
+}
+
 ncclResult_t nh_run(nh_task *tasks)
 {
-  nh_loop loop = {.tasks = tasks, .spins = tasks->comm->spins};
+  nh_loop loop = {.outer = innermost, .tasks = tasks, .spins = tasks->comm->spins};
+  innermost = &loop;
   int turns = 0, core = sched_getcpu();
   for (nh_task *task = tasks; task; task = task->next) nh_note_core(task->comm, core);
   leave_finished(tasks); /* sends to oneself are over before */
@@ -228,6 +255,8 @@ ncclResult_t nh_run(nh_task *tasks)
     }
     if (turns) idle(&loop, turns - 1);
   }
+  innermost = loop.outer;
+  end_doomed(&loop);
   nh_error_hold(false);
   for (nh_task *task = tasks; task; task = task->next)
     if (task->result != ncclSuccess) return task->result;

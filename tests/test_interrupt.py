@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -80,6 +81,25 @@ def test_handler_that_raises(two: tuple[Communicator, Communicator]) -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(Stop, match="enough"):
             two[0].all_reduce(np.zeros(4))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_handler_that_aborts() -> None:
+    """A signal handler ends the communicator in the middle of the thread's own call: that call is an AbortedError, and the peer is told."""
+    two: list[Communicator] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: (two[0].abort(), two[0].abort()))
+    try:
+        for grouped in (False, True):
+            two = Communicator.init_all(2, "host")
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            begun = time.monotonic()
+            with pytest.raises(pynickel.AbortedError), pynickel.group() if grouped else contextlib.nullcontext():
+                two[0].all_reduce(np.zeros(4))
+            assert time.monotonic() - begun < 1 and two[0].state == "aborted"
+            with pytest.raises(pynickel.NCCLError, match="rank 0"):
+                two[1].all_reduce(np.zeros(4))
+            two[1].abort()
     finally:
         signal.signal(signal.SIGUSR1, before)
 
