@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,10 +40,14 @@ def main() -> None:
     if not options.show:
         if (load := busy()) > 0.2:
             print(f"{load:.1f} cores are in use by others: these times will tell little", file=sys.stderr)
-        jobs = [{"backends": [name], "operations": options.operations, "steps": 0.0} for name in options.backends if options.operations]
+        jobs: list[dict[str, Any]] = [
+            {"backends": [name], "operations": options.operations, "steps": 0.0} for name in options.backends if options.operations
+        ]
         if options.steps:  # in turns, because one is subtracted from the other
             jobs.append({"backends": options.backends, "operations": [], "steps": options.steps})
-        for line in [line for job in jobs for line in start(options.nranks, {**job, "sizes": options.sizes, "seconds": options.seconds})]:
+        with others(options.others):
+            lines = [line for job in jobs for line in start(options.nranks, {**job, "sizes": options.sizes, "seconds": options.seconds})]
+        for line in lines:
             found = json.loads(line)
             times = found.pop("times")
             low, middle, high = statistics.quantiles(times, n=4)
@@ -54,6 +60,19 @@ def main() -> None:
         import torch_picture
 
         torch_picture.draw(list(cells.values()), options.plot, where)
+
+
+@contextmanager
+def others(number: int) -> Iterator[None]:
+    """So many other programs, which compute all the time."""
+    command = [sys.executable, "-c", f"import signal; signal.alarm({2 * LIMIT:.0f})\nwhile True: pass"]
+    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
 
 
 def start(nranks: int, job: dict[str, Any]) -> list[str]:
@@ -143,6 +162,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nranks", type=int, default=2, help="how many (2)")
     parser.add_argument("--seconds", type=float, default=0.4, help="for each operation and size (0.4)")
     parser.add_argument("--steps", type=float, default=8.0, help="seconds of training steps (8); 0: none")
+    parser.add_argument("--others", type=int, default=0, help="other programs that compute all the time, meanwhile (0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add all figures to these")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them")
     parser.add_argument("--show", action="store_true", help="measure nothing; show what is in --json FILE")
