@@ -93,10 +93,10 @@ class Forked:
         self.pids: list[int] = []
         self.pipes: list[int] = []
         id_pipe = os.pipe()
-        board = mmap.mmap(-1, 128 * ids)
+        board = mmap.mmap(-1, max(128 * ids, 1))
 
         def call(rank: int) -> Any:
-            return function(rank, nranks, share(rank, nranks, board, *id_pipe), *args)
+            return function(rank, nranks, share(rank, nranks, ids, board, *id_pipe), *args)
 
         for rank in range(nranks):
             reader, writer = os.pipe()
@@ -226,17 +226,17 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, HostError | None, str]:
         return None, None, traceback.format_exc()
 
 
-def share(rank: int, nranks: int, board: mmap.mmap, reader: int, writer: int) -> list[bytes]:
+def share(rank: int, nranks: int, count: int, board: mmap.mmap, reader: int, writer: int) -> list[bytes]:
     """Rank 0 makes the ids and shows them to the others, which need not take turns in reading; if it ends before, they get an exception."""
     if rank == 0:
-        for start in range(0, len(board), 128):
+        for start in range(0, 128 * count, 128):
             board[start : start + 128] = host_c.unique_id()
         os.write(writer, b"." * (nranks - 1))
     os.close(writer)
     if rank != 0 and not os.read(reader, 1):
         raise EOFError("rank 0 ended before it had made the ids")
     os.close(reader)
-    return [board[start : start + 128] for start in range(0, len(board), 128)]
+    return [board[start : start + 128] for start in range(0, 128 * count, 128)]
 
 
 def threads(nranks: int, function: Callable[..., Any], *args: Any, ids: int = 1, deadline: float = 10.0) -> list[End]:
