@@ -1,6 +1,7 @@
 /* Makes an operation's call straight from the usual arguments: one step from Python to the library, because small messages notice two. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <Python.h>
+#include <stdlib.h>
 #include <string.h>
 #include "direct.h"
 #include "tensor.h"
@@ -20,7 +21,6 @@ typedef struct {
   const char *numbers; /* o: an operator, r: a rank */
   int in_place;        /* one buffer may stand for both */
   pn_call *call;
-  PyObject *after;
 } operation;
 
 static operation operations[] = {
@@ -38,16 +38,22 @@ static operation operations[] = {
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
 static PyMethodDef definitions[OPERATIONS];
-static PyObject *open_groups;
-static PyTypeObject *element_kind, *reduction_kind;
+
+/* What a function goes by; whoever imports the package anew gets functions of its own, and those before go by what they were given. */
+typedef struct {
+  const operation *op;
+  PyObject *after, *groups;
+  PyTypeObject *element, *reduction;
+} means;
 
 
 /* The operator and the root or peer. */
-static int read_numbers(const operation *op, const pn_comm *comm, PyObject *const *given, uintptr_t *numbers)
+static int read_numbers(const means *my, const pn_comm *comm, PyObject *const *given, uintptr_t *numbers)
 {
+  const operation *op = my->op;
   for (int i = 0; op->numbers[i] != '\0'; i++) {
     int is_rank = op->numbers[i] == 'r';
-    if (is_rank ? !PyLong_CheckExact(given[i]) : Py_TYPE(given[i]) != reduction_kind) return 0;
+    if (is_rank ? !PyLong_CheckExact(given[i]) : Py_TYPE(given[i]) != my->reduction) return 0;
     long number = PyLong_AsLong(given[i]);
     if (PyErr_Occurred() || (is_rank && (number < 0 || number >= comm->nranks))) {
       PyErr_Clear();
@@ -60,10 +66,10 @@ static int read_numbers(const operation *op, const pn_comm *comm, PyObject *cons
 
 
 /* A buffer that holds so many ranks' parts; an address has as many elements as the caller says. */
-static int read_buffer(PyObject *const *given, PyObject *buffer, int writable, int parts, pn_dense *found)
+static int read_buffer(const means *my, PyObject *const *given, PyObject *buffer, int writable, int parts, pn_dense *found)
 {
   if (given[COUNT] == Py_None && given[DTYPE] == Py_None) return pn_read(buffer, writable, found);
-  if (!PyLong_CheckExact(buffer) || !PyLong_CheckExact(given[COUNT]) || Py_TYPE(given[DTYPE]) != element_kind) return 0;
+  if (!PyLong_CheckExact(buffer) || !PyLong_CheckExact(given[COUNT]) || Py_TYPE(given[DTYPE]) != my->element) return 0;
   found->address = (uintptr_t)PyLong_AsUnsignedLongLong(buffer);
   int64_t count = PyLong_AsLongLong(given[COUNT]);
   found->type = (int)PyLong_AsLong(given[DTYPE]);
@@ -88,11 +94,12 @@ static int fit(const operation *op, const pn_dense *s, int a, const pn_dense *r,
 
 
 /* The arguments of the call; 0 where the long way has to look. */
-static int read_arguments(const operation *op, const pn_comm *comm, PyObject *const *given, uintptr_t *argument)
+static int read_arguments(const means *my, const pn_comm *comm, PyObject *const *given, uintptr_t *argument)
 {
+  const operation *op = my->op;
   uintptr_t numbers[2];
-  if (!comm->plain || given[STREAM] != Py_None || given[CONFIG] != Py_None || PyDict_Size(open_groups) != 0) return 0;
-  if (!read_numbers(op, comm, given + NUMBERS, numbers)) return 0;
+  if (!comm->plain || given[STREAM] != Py_None || given[CONFIG] != Py_None || PyDict_Size(my->groups) != 0) return 0;
+  if (!read_numbers(my, comm, given + NUMBERS, numbers)) return 0;
   PyObject *send = given[SEND], *recv = given[RECV];
   int at_root = op->use == EVERYWHERE || (int)numbers[strlen(op->numbers) - 1] == comm->rank;
   int a = op->send == ALL ? comm->nranks : 1, b = op->recv == ALL ? comm->nranks : 1;
@@ -101,8 +108,8 @@ static int read_arguments(const operation *op, const pn_comm *comm, PyObject *co
   int receives = op->recv != NONE && !in_place && (at_root || op->use == SEND_AT_ROOT);
   int written = in_place && !(op->use == SEND_AT_ROOT && at_root);
   pn_dense s = {0}, r = {0};
-  if (sends && !read_buffer(given, send, written, a, &s)) return 0;
-  if (receives && !read_buffer(given, recv, 1, b, &r)) return 0;
+  if (sends && !read_buffer(my, given, send, written, a, &s)) return 0;
+  if (receives && !read_buffer(my, given, recv, 1, b, &r)) return 0;
   if (sends && receives && !fit(op, &s, a, &r, b, comm->rank)) return 0;
   if (in_place) r.address = s.address;
   if (!sends && !receives) return 0;
@@ -131,8 +138,9 @@ static int call(const operation *op, pn_comm *comm, const uintptr_t *argument)
 
 static PyObject *make(PyObject *self, PyObject *const *given, Py_ssize_t number)
 {
-  const operation *op = PyCapsule_GetPointer(self, NULL);
-  if (op == NULL) return NULL;
+  const means *my = PyCapsule_GetPointer(self, NULL);
+  if (my == NULL) return NULL;
+  const operation *op = my->op;
   if (number != NUMBERS + (Py_ssize_t)strlen(op->numbers)) {
     PyErr_Format(PyExc_TypeError, "%s: %zd arguments", op->name, number);
     return NULL;
@@ -140,11 +148,11 @@ static PyObject *make(PyObject *self, PyObject *const *given, Py_ssize_t number)
   pn_comm *comm = PyLong_AsVoidPtr(given[GUARD]);
   if (comm == NULL) return NULL;
   uintptr_t argument[PN_ARGUMENTS];
-  if (!read_arguments(op, comm, given, argument)) Py_RETURN_FALSE;
+  if (!read_arguments(my, comm, given, argument)) Py_RETURN_FALSE;
   int code = call(op, comm, argument);
   if (code == PN_MISSING || code == PN_BUSY || code == PN_CLOSED || code == PN_FORKED) Py_RETURN_FALSE;
   if (code != 0) {
-    PyObject *done = PyObject_CallMethod(given[COMM], "_after", "iO()(OO)", code, op->after, given[SEND], given[RECV]);
+    PyObject *done = PyObject_CallMethod(given[COMM], "_after", "iO()(OO)", code, my->after, given[SEND], given[RECV]);
     if (done == NULL) return NULL;
     Py_DecRef(done);
   }
@@ -152,13 +160,45 @@ static PyObject *make(PyObject *self, PyObject *const *given, Py_ssize_t number)
 }
 
 
-static PyObject *function(operation *op, PyMethodDef *definition, PyObject *calls)
+static void forget(PyObject *capsule)
+{
+  means *my = PyCapsule_GetPointer(capsule, NULL);
+  Py_XDECREF(my->after);
+  Py_DECREF(my->groups);
+  Py_DECREF(my->element);
+  Py_DECREF(my->reduction);
+  free(my);
+}
+
+
+/* A capsule with what an operation's function goes by; takes references to all of it. */
+static PyObject *capsule(const means *what)
+{
+  means *my = malloc(sizeof *my);
+  if (my == NULL) return NULL;
+  *my = *what;
+  PyObject *made = PyCapsule_New(my, NULL, NULL);
+  if (made == NULL) {
+    free(my);
+    return NULL;
+  }
+  Py_XINCREF(my->after);
+  Py_INCREF(my->groups);
+  Py_INCREF(my->element);
+  Py_INCREF(my->reduction);
+  PyCapsule_SetDestructor(made, forget);
+  return made;
+}
+
+
+static PyObject *function(operation *op, PyMethodDef *definition, means my, PyObject *calls)
 {
   for (const pn_named_call *named = pn_named_calls; named->name != NULL; named++)
     if (strcmp(named->name, op->name) == 0) op->call = named->call;
-  op->after = PyDict_GetItemString(calls, op->name);
+  my.op = op;
+  my.after = PyDict_GetItemString(calls, op->name);
   *definition = (PyMethodDef){op->name, (PyCFunction)(void (*)(void))make, METH_FASTCALL, NULL};
-  PyObject *self = PyCapsule_New(op, NULL, NULL);
+  PyObject *self = capsule(&my);
   PyObject *made = self == NULL ? NULL : PyCFunction_NewEx(definition, self, NULL);
   Py_XDECREF(self);
   return made;
@@ -168,12 +208,10 @@ static PyObject *function(operation *op, PyMethodDef *definition, PyObject *call
 int pn_direct_functions(uintptr_t functions, uintptr_t calls, uintptr_t groups, uintptr_t element, uintptr_t reduction)
 {
   PyGILState_STATE state = PyGILState_Ensure();
-  open_groups = (PyObject *)groups;
-  element_kind = (PyTypeObject *)element;
-  reduction_kind = (PyTypeObject *)reduction;
+  means my = {.groups = (PyObject *)groups, .element = (PyTypeObject *)element, .reduction = (PyTypeObject *)reduction};
   int failed = 0;
   for (int i = 0; i < OPERATIONS && !failed; i++) {
-    PyObject *made = function(&operations[i], &definitions[i], (PyObject *)calls);
+    PyObject *made = function(&operations[i], &definitions[i], my, (PyObject *)calls);
     failed = made == NULL || PyDict_SetItemString((PyObject *)functions, operations[i].name, made) != 0;
     Py_XDECREF(made);
   }

@@ -16,6 +16,7 @@ extern const pn_named_call pn_named_calls[];
    something is unusual, or wrong: the long way through Python says in words what. That is wherever a group is open (`groups`, a
    dict, is not empty), a stream or a configuration is given, a buffer is no array that pn_read() reads and no address with count
    and dtype (of the class `element`), the operator is not of the class `reduction`, ranks, sizes, types or places do not fit, or
-   the communicator lets nobody in. `calls` is a dict: by that name, what _after() takes for the call. -1: an exception. */
+   the communicator lets nobody in. `calls` is a dict: by that name, what _after() takes for the call. All five are Python
+   objects by their addresses, and what is needed later is kept. -1: an exception. */
 int pn_direct_functions(uintptr_t functions, uintptr_t calls, uintptr_t groups, uintptr_t element, uintptr_t reduction);
 #endif

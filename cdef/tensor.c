@@ -20,7 +20,7 @@ enum { HOST_MEMORY = 1, SIGNED = 0, UNSIGNED = 1, FLOAT = 2, BFLOAT = 4, E4M3FN 
 enum { KINDS = 4 };
 
 static PyTypeObject *array_kind, *tensor_kind[KINDS];
-static PyObject *array_types; /* a dict */
+static PyObject *array_types; /* a dict, kept: whoever imports the package anew brings another, and only with its first array */
 static int (*describe)(void *object, pn_dltensor *found);
 
 
@@ -37,8 +37,12 @@ int pn_know_arrays(uintptr_t kind, uintptr_t object, uintptr_t address, int64_t 
   const array *it = (const array *)object;
   if ((uintptr_t)it->data != address || it->ndim < 0 || it->ndim > 64 || elements(it) != count) return 0;
   if ((uintptr_t)it->dtype != dtype || it->flags != flags) return 0;
-  array_kind = (PyTypeObject *)kind;
+  PyGILState_STATE state = PyGILState_Ensure(); /* other threads may be reading arrays */
+  Py_INCREF((PyObject *)types);
+  Py_XDECREF(array_types);
   array_types = (PyObject *)types;
+  array_kind = (PyTypeObject *)kind;
+  PyGILState_Release(state);
   return 1;
 }
 
@@ -95,12 +99,12 @@ static int64_t dense_count(const pn_dltensor *t)
 
 void pn_know_tensors(uintptr_t kind, uintptr_t function)
 {
+  PyGILState_STATE state = PyGILState_Ensure();
   describe = (int (*)(void *, pn_dltensor *))function;
-  for (int i = 0; i < KINDS; i++)
-    if (tensor_kind[i] == NULL || tensor_kind[i] == (PyTypeObject *)kind) {
-      tensor_kind[i] = (PyTypeObject *)kind;
-      return;
-    }
+  int i = 0;
+  while (i < KINDS && tensor_kind[i] != NULL && tensor_kind[i] != (PyTypeObject *)kind) i++;
+  if (i < KINDS) tensor_kind[i] = (PyTypeObject *)kind;
+  PyGILState_Release(state);
 }
 
 

@@ -4,7 +4,7 @@
 #define TENSOR_H
 #include <stdint.h>
 
-/* Python objects come by their address; whoever tells of a class or a dict keeps it alive. */
+/* Python objects come by their address; whoever tells of a class keeps it alive. */
 
 /* From now on arrays of `kind` (numpy.ndarray) are read in place, if what is read so of `array`, one of them, agrees with what it has
    said: its address, its elements, its flags, its dtype. `types`: a dict, from dtype to NCCL's type. 1 if so. */

@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 LARGEST = (1 << 31) - 1
 
 
+def as_int(value: Any, name: str) -> int:
+    """An int of the caller's, of Python, NumPy or another; arrays and tensors are none, though their types have an __index__."""
+    if not isinstance(value, bool):
+        try:
+            return int(index(value))
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an int, not {type(value).__name__} {value!r}")
+
+
 def as_index(value: Any, name: str, low: int, high: int, meaning: str) -> int:
     """An int of the caller's between low and high."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__} {value!r}")
-    number = int(value.__index__())
+    number = as_int(value, name)
     if not low <= number <= high:
         raise ValueError(f"{name} must be {meaning}, not {number}")
     return number

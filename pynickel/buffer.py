@@ -12,6 +12,7 @@ from typing import Any
 from . import driver
 from ._nccl import lib
 from ._pointer import LIMIT
+from .arguments import as_int
 from .enums import DTYPES, ITEMSIZE, DataType, Pairs, as_dtype, dtype_name, unsupported, width
 from .errors import OverlapError
 from .layout import BOTH, DEVICE, HOST, Gpu, View
@@ -231,9 +232,7 @@ def share(elements: int, times: int, name: str) -> int:
 
 def checked_count(count: Any) -> int:
     """A count that the caller gave."""
-    if isinstance(count, bool) or not hasattr(count, "__index__"):
-        raise TypeError(f"count must be an int, not {type(count).__name__} {count!r}")
-    number = int(count.__index__())
+    number = as_int(count, "count")
     if not 0 <= number <= MOST:
         raise ValueError(f"count must be at least 0 and below 2**60, not {number}")
     return number

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ._nccl import ffi, lib
+from .arguments import as_int
 from .errors import NotAvailableError
 
 if TYPE_CHECKING:
@@ -171,9 +172,7 @@ def fill(name: str, values: dict[str, Any]) -> tuple[Any, list[Any]]:
 def convert(kind: Any, field: str, value: Any, kept: list[Any]) -> Any:
     """A value as the field's C type."""
     if kind.kind == "primitive":
-        if not hasattr(value, "__index__"):
-            raise TypeError(f"{field} must be an int, not {type(value).__name__} {value!r}")
-        number = int(value.__index__())
+        number = int(value) if isinstance(value, bool) else as_int(value, field)
         low, high = (0, 1 << 64) if kind.cname == "uint64_t" else (-(1 << 31), 1 << 31)
         if not low <= number < high:
             raise ValueError(f"{field} must be between {low} and {high - 1}, not {number}")

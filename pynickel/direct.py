@@ -13,10 +13,10 @@ from .enums import DataType, RedOp
 # True: the call is made, and _after() has seen its result. False: nothing has happened, and the long way must look.
 Direct = Callable[..., bool]
 
-CALLS = {name.removeprefix("comm_"): getattr(lib, name) for name in dir(lib) if name.startswith("comm_nccl")}  # C keeps these addresses
+calls = {name.removeprefix("comm_"): getattr(lib, name) for name in dir(lib) if name.startswith("comm_nccl")}
 functions: dict[str, Direct] = {}
 
-if lib.pn_direct_functions(id(functions), id(CALLS), id(open_groups), id(DataType), id(RedOp)):
+if lib.pn_direct_functions(id(functions), id(calls), id(open_groups), id(DataType), id(RedOp)):
     raise MemoryError("no memory for the operations")
 
 all_reduce = functions["ncclAllReduce"]

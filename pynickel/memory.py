@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from ._nccl import ffi, lib
+from .arguments import as_int
 from .enums import DataType, as_dtype
 from .library import Library, get_library, load
 
@@ -112,9 +113,7 @@ def chosen(library: str | os.PathLike[str] | Library | None) -> Library:
 
 def checked_size(size: Any, name: str) -> int:
     """A size that the caller gave."""
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise TypeError(f"{name} must be an int, not {type(size).__name__} {size!r}")
-    number = int(size.__index__())
+    number = as_int(size, name)
     if not 0 <= number <= MOST:
         raise ValueError(f"{name} must be at least 0 and below 2**63, not {number}")
     return number

@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ._nccl import ffi, lib
+from .arguments import as_int
 from .buffer import look
 from .enums import DataType, as_dtype, bfloat16, float8e4m3, float8e5m2
 from .layout import DEVICE
@@ -72,9 +73,7 @@ def encode(scalar: Any, dtype: DataType) -> bytes:
         kind = ml_dtypes.float8_e4m3fn if dtype is float8e4m3 else ml_dtypes.float8_e5m2
         return numpy.array(scalar, kind).tobytes()
     if not dtype.name.startswith(("float", "bfloat")):
-        if not hasattr(scalar, "__index__"):
-            raise TypeError(f"scalar for {dtype.name} must be an int, not {scalar!r}")
-        scalar = scalar.__index__()
+        scalar = as_int(scalar, f"scalar for {dtype.name}")
     try:
         return to_bfloat16(scalar) if dtype is bfloat16 else struct.pack(f"<{FORMATS[dtype]}", scalar)
     except (struct.error, OverflowError) as error:

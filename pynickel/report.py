@@ -25,24 +25,26 @@ CLASSES: dict[int, type[errors.NCCLError]] = {
     lib.PN_FORKED: errors.ForkedError,
 }
 
-# The CPU library says more than the code does.
-KINDS: dict[int, type[errors.NCCLError]] = {
-    lib.nickelKindMismatch: errors.CollectiveMismatchError,
-    lib.nickelKindDeadlock: errors.DeadlockError,
-    lib.nickelKindClosed: errors.CommunicatorClosedError,
-    lib.nickelKindAborted: errors.AbortedError,
-    lib.nickelKindForked: errors.ForkedError,
-    lib.nickelKindBusy: errors.BusyError,
-    lib.nickelKindRemote: errors.RemoteError,
-    lib.nickelKindTimeout: errors.WaitTimeoutError,
-    lib.nickelKindInterrupted: errors.AbortedError,
-    lib.nickelKindDuplicateRank: errors.RendezvousError,
-    lib.nickelKindWorldSize: errors.RendezvousError,
-    lib.nickelKindIdReused: errors.RendezvousError,
-    lib.nickelKindIdStale: errors.RendezvousError,
-    lib.nickelKindIdInvalid: errors.RendezvousError,
-    lib.nickelKindVersion: errors.RendezvousError,
-    lib.nickelKindOverlap: errors.OverlapError,
+# The CPU library says more than the code does: the kind of the thread's last error, which goes with these codes and is an earlier error's
+# where the code is another.
+ARGUMENT, USAGE = lib.ncclInvalidArgument, lib.ncclInvalidUsage
+KINDS: dict[int, tuple[type[errors.NCCLError], tuple[int, ...]]] = {
+    lib.nickelKindMismatch: (errors.CollectiveMismatchError, (USAGE,)),
+    lib.nickelKindDeadlock: (errors.DeadlockError, (USAGE,)),
+    lib.nickelKindClosed: (errors.CommunicatorClosedError, (ARGUMENT, USAGE)),
+    lib.nickelKindAborted: (errors.AbortedError, (USAGE,)),
+    lib.nickelKindForked: (errors.ForkedError, (USAGE,)),
+    lib.nickelKindBusy: (errors.BusyError, (ARGUMENT, USAGE)),
+    lib.nickelKindRemote: (errors.RemoteError, (lib.ncclRemoteError,)),
+    lib.nickelKindTimeout: (errors.WaitTimeoutError, (lib.ncclTimeout,)),
+    lib.nickelKindInterrupted: (errors.AbortedError, (USAGE,)),
+    lib.nickelKindDuplicateRank: (errors.RendezvousError, (USAGE,)),
+    lib.nickelKindWorldSize: (errors.RendezvousError, (USAGE,)),
+    lib.nickelKindIdReused: (errors.RendezvousError, (USAGE,)),
+    lib.nickelKindIdStale: (errors.RendezvousError, (USAGE, lib.ncclSystemError)),
+    lib.nickelKindIdInvalid: (errors.RendezvousError, (ARGUMENT,)),
+    lib.nickelKindVersion: (errors.RendezvousError, (USAGE,)),
+    lib.nickelKindOverlap: (errors.OverlapError, (ARGUMENT,)),
 }
 
 NAMES = {
@@ -116,9 +118,11 @@ def failure(
     if code == lib.PN_MISSING:
         return library.missing(function)
     kind = lib.nickelErrorKind(library.table, ffi.NULL) if library.kind == "host" else 0
-    error_class = KINDS.get(kind) or CLASSES.get(code, errors.NCCLError)
-    own = text(lib.ncclGetErrorString(library.table, code))
+    error_class, codes = KINDS.get(kind, (CLASSES.get(code, errors.NCCLError), (code,)))
     last = last_error(library) if said is None else said
+    if code not in codes:
+        kind, error_class, last = 0, CLASSES.get(code, errors.NCCLError), said or ""
+    own = text(lib.ncclGetErrorString(library.table, code))
     causes = () if library.kind == "host" else CAUSES.get(code, ())
     details: dict[str, Any] = {
         "code": code, "function": function, "library_text": own, "last_error": last, "causes": causes,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ._nccl import ffi
+from .arguments import as_int
 
 PER_THREAD = 2  # cudaStreamPerThread
 LIMIT = 1 << 64
@@ -35,11 +36,12 @@ def as_stream(stream: Any) -> int:
 
 def check_handle(handle: Any, stream: Any) -> int:
     """The handle as an int, or an error that says what a stream can be."""
-    if isinstance(handle, bool) or not hasattr(handle, "__index__"):
+    try:
+        number = as_int(handle, "stream")
+    except TypeError:
         raise TypeError(
             f"stream must be None, an int handle, or a stream of CUDA Python, torch or CuPy, not {type(stream).__name__} {stream!r}"
-        )
-    number = int(handle.__index__())
+        ) from None
     if not 0 <= number < LIMIT:
         raise ValueError(f"stream {stream!r} is no handle: it must be at least 0 and below 2**64")
     return number

@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pynickel
 from pynickel import CollConfig, Communicator, Config, UniqueId, rendezvous, testing
+from pynickel.training import shard
 
 NO_NAME = (3, b"name", ["name"], object())
 NO_FLAG = (3, 0, 1, "yes", None, object())
@@ -34,6 +36,23 @@ def refused(call: Callable[[Any], Any], values: Any, words: str) -> None:
         with pytest.raises(TypeError) as caught:
             call(value)
         assert words in str(caught.value) and repr(value)[:40] in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize(
+    "value", [np.array([0]), np.array([0, 1]), np.array(0.5), np.array(True), np.bool_(False), int, True, 1.0, "1"], ids=repr
+)
+def test_numbers(comm: Communicator, value: Any) -> None:
+    """What is no int is refused by name and value, also where its type has the method __index__, which then refuses without either."""
+    ones, uid = np.ones(4, np.float32), UniqueId.create("host")
+    calls: dict[str, Callable[[Any], Any]] = {
+        "root": lambda it: comm.broadcast(ones, root=it), "peer": lambda it: comm.send(ones, it), "color": lambda it: comm.split(it),
+        "count": lambda it: comm.all_reduce(ones, count=it), "stream": lambda it: comm.all_reduce(ones, stream=it),
+        "rank": lambda it: Communicator(1, uid, it, library="host"), "nranks": lambda it: Communicator(it, uid, 0, library="host"),
+        "device": lambda it: Communicator(1, uid, 0, device=it, library="host"), "rank ": lambda it: shard(4, it, 1),
+        "nbytes": lambda it: pynickel.mem_alloc(it, library="host"),
+    }  # fmt: skip
+    for name, call in calls.items():
+        refused(call, [value], f"{name.strip()} ")
 
 
 def test_names(pair: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.processes import run
 from helpers.recorder import Recorder
 
 import pynickel
@@ -163,6 +164,49 @@ def test_no_references_are_lost(stub_comm: Communicator) -> None:
         return [sys.getrefcount(obj) for obj in (array, other, array.dtype, np.ndarray, stub_comm, direct.all_reduce)]
 
     assert rounds(2) == rounds(500)
+
+
+def test_a_second_import() -> None:
+    """Who takes the package out of sys.modules and imports it anew has two, and each goes on, groups included, whichever is forgotten."""
+    script = """
+        import gc, sys
+        import numpy as np, pynickel
+
+        ones = np.ones(4, np.float32)
+
+        def begun(package):
+            comm = package.Communicator(1, package.UniqueId.create("host"), 0, library="host", timeout=10)
+            comm.all_reduce(ones)
+            return comm, package.direct.all_reduce, package.group, package.SUM
+
+        def used(comm, all_reduce, group, op):
+            comm.all_reduce(ones)
+            args = comm, comm._entry, ones, None, None, None, None, None, op
+            with group():
+                assert all_reduce(*args) is False, "a group was open"
+            assert all_reduce(*args) is True, "no group is open"
+
+        def taken_out():
+            names = [name for name in sys.modules if name.partition(".")[0] == "pynickel"]
+            return {name: sys.modules.pop(name) for name in names}
+
+        first = begun(pynickel)
+        modules = taken_out()
+        import pynickel
+        second = begun(pynickel)
+        assert second[2] is not first[2]
+        used(*first), used(*second)
+        second[0].close()
+        del second, pynickel
+        taken_out(), gc.collect()
+        filler = [{number: number} for number in range(10000)]
+        sys.modules.update(modules)
+        used(*first)
+        first[0].close()
+        print("right")
+    """
+    result = run(script)
+    assert (result.returncode, result.stdout) == (0, "right\n"), result.stderr
 
 
 def test_arrays_that_are_not_as_expected() -> None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import cloudpickle
 import pytest
 from helpers import recorder
+from helpers.c import ROOT
 from helpers.recorder import Recorder
 
 import pynickel
@@ -114,8 +116,33 @@ def test_causes(recording: Recorder) -> None:
 def test_kinds(kind: str, expected: str) -> None:
     """What the CPU library knows more finely than the code has the finer class, never by reading text."""
     number = getattr(pynickel._nccl.lib, f"nickelKind{kind}")  # type: ignore[attr-defined]
-    chosen = report.KINDS.get(number) or report.CLASSES[5]
+    chosen, _ = report.KINDS.get(number) or (report.CLASSES[5], 0)
     assert chosen.__name__ == expected
+
+
+def test_codes_of_kinds() -> None:
+    """The codes that the CPU library's sources give with a kind are those with which Python takes it for the kind of this error."""
+    lib: Any = pynickel._nccl.lib  # type: ignore[attr-defined]
+    pairs = re.compile(r"(?:nh_error|FAIL)\((nccl\w+), (nickelKind\w+)")
+    found = {pair for file in (ROOT / "host").glob("*.c") for pair in pairs.findall(file.read_text())}
+    known = {(code, kind) for code, kind in found if getattr(lib, kind) in report.KINDS}
+    assert len(known) > 15
+    assert [pair for pair in sorted(known) if getattr(lib, pair[0]) not in report.KINDS[getattr(lib, pair[1])][1]] == []
+
+
+def test_a_code_that_is_not_the_last_error_s() -> None:
+    """A code other than the last call's, on a thread that has had an error: the class is the code's, and neither words nor ranks of the
+    earlier error are passed off as its own."""
+    with pytest.raises(pynickel.WaitTimeoutError):
+        pynickel.Communicator(2, pynickel.UniqueId.create("host"), 0, library="host", timeout=0.2)
+    for code, kind in ((3, errors.InternalError), (5, errors.InvalidUsageError), (77, errors.NCCLError)):
+        with pytest.raises(errors.NCCLError) as caught:
+            pynickel.check(code, "what was called")
+        assert type(caught.value) is kind and "waited" not in str(caught.value) and not hasattr(caught.value, "missing")
+        assert (caught.value.code, caught.value.last_error, caught.value.rank) == (code, "", None)
+    with pytest.raises(pynickel.WaitTimeoutError, match="waited") as caught:
+        pynickel.check(8)
+    assert caught.value.missing == (1,)  # type: ignore[attr-defined]
 
 
 def test_ranks_of_an_error() -> None:

@@ -81,6 +81,14 @@ def test_many_communicators_at_once() -> None:
 
 
 @forks.nursery(deadline=30)
+def test_ranks_of_a_test_have_the_same_ids() -> None:
+    """However many ids a test asks for, all its ranks have the same in the same order."""
+    for _ in range(5):
+        first, *others = forks.values(forks.fork(8, lambda rank, nranks, ids: ids, ids=MANY))
+        assert len(set(first)) == MANY and all(other == first for other in others)
+
+
+@forks.nursery(deadline=30)
 def test_64_open_files() -> None:
     """With a limit of 64 open files communicators can be made until it is reached; the error says so, with the number and what to do; a
     peer is told at its deadline whose part it was, since that one cannot reach it; and those that were made go on."""

@@ -110,6 +110,32 @@ def test_an_exception_in_one_rank(parent_takes_part: bool) -> None:
     assert ("RemoteError" in result.stderr) is parent_takes_part
 
 
+@pytest.mark.parametrize("leaving", ["except ValueError: comm.abort(); {slow}; raise", "finally: comm.abort(); {slow}"])
+def test_an_error_that_comes_slowly(leaving: str) -> None:
+    """A child whose communicator has told its peers before the error itself is out: the parent fails by that and ends its children, and
+    still shows the child's own traceback."""
+    script = f"""
+        import numpy as np, time
+        from pynickel import Communicator, UniqueId, parallel
+
+        def work(uid):
+            comm = Communicator(2, uid, parallel.id, library="host", timeout=20)
+            try:
+                comm.all_reduce(np.ones(1))
+                if parallel.id:
+                    raise ValueError("rank 1 has had enough")
+                comm.all_reduce(np.ones(1))
+            {leaving.format(slow="time.sleep(0.25 * parallel.id)")}
+
+        uid = UniqueId.create("host")
+        parallel.fork().exec(work, uid)
+        work(uid)
+    """
+    result = run(script)
+    assert (result.returncode, result.left) == (1, []), result.stderr
+    assert result.stderr.count("ValueError: rank 1 has had enough") == 2 and "RemoteError" in result.stderr, result.stderr
+
+
 def test_a_rank_that_cannot_start_or_does_not_come(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario 49: a module with a syntax error is the parent's error with its line; a child that exits with 0 before it joins is a
     rank that does not come, named at the deadline. (Wrong interpreters: test_parallel_failures.py.)"""

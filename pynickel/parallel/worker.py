@@ -26,6 +26,7 @@ from pynickel.parallel.parent import Parent
 _PR_SET_PDEATHSIG = 1
 _PF_EXITING = 4  # in the flags of /proc/<pid>/stat
 _PATIENCE = 2.0  # seconds from the parent's end to ours, if nothing else stops the work
+_CAUSE = 0.5  # seconds that an error has to come out of the work before we end it: the parent may end us because of it
 _LOOK_UP = 1000  # milliseconds between two looks whether the parent lives, should the connection not tell
 
 
@@ -144,6 +145,12 @@ def _without_ours(stack: TracebackType | None) -> TracebackType | None:
     return first or stack
 
 
+def _has_error(thread: int | None) -> bool:
+    """Whether an exception is on its way through that thread, or being handled there."""
+    found: object = sys._current_exceptions().get(thread or 0)
+    return found not in (None, (None, None, None))  # a triple before Python 3.12
+
+
 class Watcher(threading.Thread):
     """Reads what the parent sends, and ends this process when the parent closes the connection or dies."""
 
@@ -171,12 +178,21 @@ class Watcher(threading.Thread):
         self.parent.left()
         if not self.leaving and self.last_words >= 0 and _is_ending(self.parent.pid):
             self._tell_end()
+        else:
+            self._let_fail()
         if not self.leaving:
             main = threading.main_thread().ident
             if main is not None:
                 signal.pthread_kill(main, signal.SIGTERM)
         time.sleep(_PATIENCE)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _let_fail(self) -> None:
+        """Wait while the work has an error in hand. Its communicator's end is told to the peers before the error to the parent, which
+        may be one of them and end for that reason: SIGTERM would then put itself in the place of the error that explains it all."""
+        until = time.monotonic() + _CAUSE
+        while not self.leaving and _has_error(threading.main_thread().ident) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def _tell_end(self) -> None:
         """The parent has not closed the connection, it is gone: say so where it would have said it."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pynickel.arguments import as_int
+
 REMAINDERS = ("drop", "pad", "uneven")
 
 
@@ -41,7 +43,7 @@ def shard(data: Any, rank: int, nranks: int, seed: int | Sequence[int] = 0, shuf
     """
     rank, nranks = checked_place(rank, nranks)
     if is_number := hasattr(data, "__index__") and not isinstance(data, bool) and not getattr(data, "shape", ()):
-        data = int(data.__index__())
+        data = whole_number("data", data)
     total = data if is_number else length(data)
     if total < 0:
         raise ValueError(f"data must be at least 0 as a number of items, not {total}")
@@ -96,9 +98,10 @@ def checked_place(rank: Any, nranks: Any) -> tuple[int, int]:
 
 def whole_number(name: str, value: Any) -> int:
     """An argument that is an int, of Python or of NumPy."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, not {value!r}")
-    return int(value.__index__())
+    try:
+        return as_int(value, name)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {value!r}") from None
 
 
 def length(data: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import mmap
 import os
 import pickle
 import resource
@@ -92,9 +93,10 @@ class Forked:
         self.pids: list[int] = []
         self.pipes: list[int] = []
         id_pipe = os.pipe()
+        board = mmap.mmap(-1, max(128 * ids, 1))
 
         def call(rank: int) -> Any:
-            return function(rank, nranks, share(rank, nranks, ids, *id_pipe), *args)
+            return function(rank, nranks, share(rank, nranks, ids, board, *id_pipe), *args)
 
         for rank in range(nranks):
             reader, writer = os.pipe()
@@ -224,22 +226,17 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, HostError | None, str]:
         return None, None, traceback.format_exc()
 
 
-def share(rank: int, nranks: int, count: int, reader: int, writer: int) -> list[bytes]:
-    """Rank 0 makes the ids and gives them to the others; if it ends before, they get an exception."""
+def share(rank: int, nranks: int, count: int, board: mmap.mmap, reader: int, writer: int) -> list[bytes]:
+    """Rank 0 makes the ids and shows them to the others, which need not take turns in reading; if it ends before, they get an exception."""
     if rank == 0:
-        made = b"".join(host_c.unique_id() for _ in range(count))
-        for _ in range(nranks - 1):
-            for start in range(0, len(made), 4096):
-                os.write(writer, made[start : start + 4096])
+        for start in range(0, 128 * count, 128):
+            board[start : start + 128] = host_c.unique_id()
+        os.write(writer, b"." * (nranks - 1))
     os.close(writer)
-    data = made if rank == 0 else b""
-    while len(data) < 128 * count:
-        chunk = os.read(reader, min(4096, 128 * count - len(data)))
-        if not chunk:
-            raise EOFError("rank 0 ended before it had made the ids")
-        data += chunk
+    if rank != 0 and not os.read(reader, 1):
+        raise EOFError("rank 0 ended before it had made the ids")
     os.close(reader)
-    return [data[start : start + 128] for start in range(0, len(data), 128)]
+    return [board[start : start + 128] for start in range(0, 128 * count, 128)]
 
 
 def threads(nranks: int, function: Callable[..., Any], *args: Any, ids: int = 1, deadline: float = 10.0) -> list[End]:
