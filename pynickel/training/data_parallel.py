@@ -61,6 +61,8 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             raise ValueError("gather_output is for scaling='strong': with 'weak' every rank has a batch of its own")
         if enabled and not isinstance(comm, Communicator):
             raise TypeError(f"comm must be a Communicator, not {comm!r}; without one give enabled=False")
+        if enabled:
+            check_inside(module, comm)
         self.module, self.comm = module, comm
         self.dim, self.gather_output, self.enabled, self.scaling = dim, gather_output, enabled, scaling
         self.share = 1.0
@@ -73,6 +75,12 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         if not self.enabled:
             self.share = 1.0
             return self.module(*args, **options)
+        if torch.compiler.is_compiling():  # what crosses ranks is not for the compiler; a compiled module inside stays compiled
+            return torch.compiler.disable(self._run)(args, options)
+        return self._run(args, options)
+
+    def _run(self, args: Any, options: Any) -> Any:
+        """The same, enabled."""
         if not self._in_step:
             self.synchronize()
         given, total = (args, options), batch_size((args, options), self.dim)
@@ -172,6 +180,16 @@ def on_tensors(thing: Any, change: Callable[[Any], Any]) -> Any:
             object.__setattr__(other, field.name, on_tensors(getattr(thing, field.name), change))  # a frozen one too
         return other
     return thing
+
+
+def check_inside(module: Any, comm: Any) -> None:
+    """Refuse a module whose share cannot be run."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("module is scripted, and torch runs it with its own parameters only: give what it was made of, or script its parts")
+    if any(isinstance(one, DataParallel) and one.enabled and one.comm is comm for one in module.modules()):
+        raise ValueError(
+            "module holds a DataParallel of the same ranks, which would take shares of shares: wrap one of the two, or give enabled=False"
+        )
 
 
 def batch_size(thing: Any, dim: int) -> int:
