@@ -67,8 +67,10 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
         self.dim, self.gather_output, self.enabled, self.scaling = dim, gather_output, enabled, scaling
         self.share = 1.0
         self._in_step = False
+        self._loaded_at = ""  # what stands before the module's names in the file that is being loaded
         self.register_state_dict_post_hook(without_prefix)
         self.register_load_state_dict_pre_hook(with_prefix)
+        self.register_load_state_dict_post_hook(told_without_prefix)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """The module's result for this rank's share, or for the whole batch."""
@@ -228,3 +230,11 @@ def with_prefix(wrapper: DataParallel, state: dict[str, Any], prefix: str, *_: A
     wrapper._in_step = False
     for name in [name for name in state if name.startswith(prefix)]:
         state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)
+    wrapper._loaded_at = prefix
+
+
+def told_without_prefix(wrapper: DataParallel, told: Any) -> None:
+    """What did not fit is told by the names that are in the file."""
+    prefix, inner = wrapper._loaded_at, wrapper._loaded_at + "module."
+    for names in (told.missing_keys, told.unexpected_keys):
+        names[:] = [prefix + name.removeprefix(inner) if name.startswith(inner) else name for name in names]

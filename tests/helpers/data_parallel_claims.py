@@ -207,6 +207,10 @@ def claim_state(comm: pynickel.Communicator) -> None:
     plain = net(5)
     plain.load_state_dict(model.state_dict())
     same(plain(x), wanted)
+    outer, wrong = nn.Sequential(DataParallel(DataParallel(net(5), None, enabled=False), comm)), {"0.0.weight": plain[0].weight, "0.x": x}
+    told = outer.load_state_dict(wrong, strict=False)
+    assert set(told.missing_keys) == {"0.0.bias", "0.2.weight", "0.2.bias"} and told.unexpected_keys == ["0.x"]
+    refused(RuntimeError, 'Unexpected key(s) in state_dict: "0.x"', outer.load_state_dict, wrong)
     pickled = io.BytesIO()
     torch.save(model, pickled)
     pickled.seek(0)
