@@ -97,7 +97,7 @@ class Torch(Kind):
             if array is None:
                 piece.zero_()
             else:
-                piece.copy_(array.detach())
+                piece.copy_(array.detach().resolve_neg())  # from a negative view of float16 to float32 torch loses the sign
 
     def usual(self, values: Any, pieces: Sequence[Any], notes: Any, own_notes: Any, likes: Sequence[Any]) -> Usual | None:
         """For tensors of the CPU that are summed in one bucket and in their own type."""
@@ -107,7 +107,7 @@ class Torch(Kind):
 
     def copy(self, target: Any, source: Any) -> None:
         """Overwrite a tensor."""
-        target.detach().copy_(source)
+        target.detach().copy_(source.to(target.dtype))  # and the other way round
 
     def numbers(self, values: Sequence[float], vector: Any) -> None:
         """Write numbers of the host."""

@@ -204,7 +204,7 @@ def set_all(comm: pynickel.Communicator, model: Any) -> list[Any]:
 
 def claim_gradients_change_places(comm: pynickel.Communicator) -> None:
     """What lies in the kept vector, but not where its parameter's place is, is not overwritten before it is read."""
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         model = nn.ParameterList([nn.Parameter(torch.zeros(2, 2, dtype=dtype)) for _ in range(3)])
         one, two, three = model
         for change in ("exchanged", "moved", "turned", "negative", "negative, one missing", "one for all"):
