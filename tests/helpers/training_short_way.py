@@ -212,9 +212,10 @@ def claim_gradients_change_places(comm: pynickel.Communicator) -> None:
                 parameter.grad = torch.arange(4, dtype=dtype).reshape(2, 2) + number
             training.average_gradients(comm, model)
             a, b, c = (parameter.grad for parameter in model)
+            minus = torch._neg_view(a) if comm.rank else -a  # torch only notes the sign, and not on all ranks
             one.grad, two.grad, three.grad = {
-                "exchanged": (b, a, c), "moved": (None, a, b), "turned": (a.T, b, c), "negative": (torch._neg_view(a), b, c),
-                "negative, one missing": (torch._neg_view(a), None, c), "one for all": (c, c, c),
+                "exchanged": (b, a, c), "moved": (None, a, b), "turned": (a.T, b, c), "negative": (minus, b, c),
+                "negative, one missing": (minus, None, c), "one for all": (c, c, c),
             }[change]  # fmt: skip
             wanted = [None if p.grad is None else p.grad.clone() for p in model]
             training.average_gradients(comm, model)
