@@ -137,7 +137,7 @@ class Usual:
 
     def __init__(self, values: Any, pieces: Sequence[Any], notes: Any, own_notes: Any) -> None:
         self.values, self.pieces, self.dtype = values, pieces, values.dtype
-        self.shapes = [piece.shape for piece in pieces]
+        self.shapes, self.nbytes = [piece.shape for piece in pieces], values.nbytes
         self.places, self.own_notes = [*pieces, notes], own_notes
         # Views, which are quicker than numbers: those would be made tensors of the vector's type at each use.
         self.own_weight, self.weight = own_notes[0], notes[0]
@@ -146,7 +146,7 @@ class Usual:
         """Whether all of these are so."""
         dtype, strided, plain = self.dtype, torch.strided, torch.Tensor
         start = self.values.data_ptr()
-        stop = start + self.values.nbytes
+        stop = start + self.nbytes
         for tensor, shape, piece in zip(tensors, self.shapes, self.pieces, strict=True):
             if (
                 type(tensor) is not plain or tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu
