@@ -3,7 +3,7 @@
 /*
  * Own arenas live until ncclMemFree; peers keep what they have mapped, so a free in the middle of their transfer harms nobody. Each free
  * raises `epoch`, which travels with every call: a peer that sees it change looks which of that process's arenas are gone and unmaps them.
- * Arenas survive fork as what they are, shared memory of parent and child; the child cannot free or pass them as arenas.
+ * A forked child gets the arenas as other memory is after fork: what it writes there is its own. It cannot free or pass them as arenas.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +33,11 @@ static uint32_t epoch;
 
 void nh_arenas_forked(void)
 {
-  for (int i = 0; i < own.n; i++) close(own.at[i].fd);
+  for (int i = 0; i < own.n; i++) {
+    nh_arena *arena = own.at + i;
+    mmap(arena->base, arena->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, arena->fd, 0);
+    close(arena->fd);
+  }
   own.n = 0;
   peers.n = 0;
 }

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from helpers import torch_claims
+from helpers.ranks import run
+
+from pynickel import Communicator
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")]
 Claims = Callable[[str], None]
@@ -77,6 +81,39 @@ def test_disabled(claims: Claims) -> None:
 def test_refusals(claims: Claims) -> None:
     """Wrong types and shapes are refused by name."""
     claims("refusals")
+
+
+def compiled(comm: Communicator) -> None:
+    """torch.compile around DataParallel, around a model with one in it, and inside of it."""
+    import torch
+    from helpers.data_parallel_claims import filled, gradients, net, numbers, same
+    from torch import nn
+
+    from pynickel.training import DataParallel
+
+    def model() -> Any:
+        return nn.Sequential(net(1), filled(nn.Linear(1, 2), 5))
+
+    def compiled_by(thing: Any) -> Any:
+        return torch.compile(thing, backend="eager")
+
+    alone, part = model(), model()
+    part[0] = DataParallel(part[0], comm, gather_output=True)
+    for split in (
+        compiled_by(DataParallel(model(), comm, gather_output=True)), compiled_by(part),
+        DataParallel(compiled_by(model()), comm, gather_output=True),
+    ):  # fmt: skip
+        for step in range(2):
+            for each in (alone, split):
+                each.zero_grad()
+                each(numbers(step, 7, 10)).pow(2).sum().backward()
+            same(gradients(split), gradients(alone))
+
+
+@pytest.mark.slow
+def test_compiled() -> None:
+    """torch.compile may be around DataParallel or inside: the compiler leaves alone what crosses ranks, and gradients are one process's."""
+    run(2, compiled, deadline=60)
 
 
 @pytest.fixture(scope="module")

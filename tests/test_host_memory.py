@@ -254,3 +254,24 @@ def test_memory_that_cannot_be_reached() -> None:
             assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and "open files" in error.text, error
         for error in peer:
             assert error.code in (SYSTEM_ERROR, REMOTE_ERROR) and "rank 1" in error.text, error
+
+
+@forks.nursery()
+def test_forked_children_write_for_themselves() -> None:
+    """What forked children write to memory from ncclMemAlloc is their own, as with other memory; they find what their parent had there,
+    can use it as buffers of their own communicator, and the parent's stays as it was."""
+    buffers = [host_c.empty(size, np.float32) for size in (20_000, 10)]
+    for buffer in buffers:
+        buffer[:] = 5
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm = host_c.Comm(nranks, ids[0], rank)
+        for buffer in buffers:
+            assert (buffer == 5).all()
+            buffer += rank
+            comm.all_reduce(buffer, buffer)
+            assert (buffer == 11).all()
+        comm.destroy()
+
+    forks.values(forks.fork(2, rank_main))
+    assert all((buffer == 5).all() for buffer in buffers)

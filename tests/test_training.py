@@ -122,6 +122,7 @@ def averaging(comm: pynickel.Communicator) -> dict[str, Any]:
         "all weights": averaged([np.array([1.0 + r])], [3, 1]),
         "an array of weights": averaged([np.array([1.0 + r])], np.array([3, 1])),
         "one with a weight": averaged(np.array([1.0 + r]), own),
+        "weights of many digits": averaged([np.ones(2, np.float32), np.ones(2)], 0.1 * (1 + r)),
         "sums": averaged([np.array([1.0 + r])], own, reduction="sum"),
         "complex": averaged([np.array([1 + 2j, 3j]) * (1 + r), np.array(1j * r, np.complex64)]),
         "striped": averaged(striped),
@@ -155,6 +156,8 @@ def test_averages() -> None:
         for name, values in expected.items():
             got = found[name][0] if isinstance(found[name], list) else found[name]
             assert got.tolist() == values, name
+        # float64 gradients are divided by a sum of weights in float64, whatever stands beside them.
+        np.testing.assert_allclose(found["weights of many digits"][1], 1, rtol=1e-15)
         assert found["weights"][1].tolist() == [1.25]
         assert found["dict"]["a"].tolist() == [[1.5, 1.5]] * 2 and found["dict"]["b"].tolist() == [5.0] * 3
         assert found["complex"][0].tolist() == [1.5 + 3j, 4.5j] and found["complex"][1] == 0.5j
@@ -195,7 +198,7 @@ def test_buckets_are_kept(comm: pynickel.Communicator, monkeypatch: pytest.Monke
     made = list(buckets.by_form[comm].values())
     training.average_gradients(comm, [grad + 1 for grad in grads])
     assert list(buckets.by_form[comm].values()) == made
-    assert [bucket.which for bucket in made[0].buckets] == [[0], [1], [2, 4], [3]]
+    assert [bucket.which for bucket in made[0].buckets] == [[0], [1], [3], [2, 4]]
     for size in range(2, 2 * buckets.SETS):
         training.average_gradients(comm, [np.ones(size), np.ones(1)])
     assert len(buckets.by_form[comm]) == buckets.SETS
@@ -215,13 +218,18 @@ def stepping(comm: pynickel.Communicator) -> list[Any]:
         np.zeros((0, 2)), np.array(r + 1j), np.full(3, r, ml_dtypes.bfloat16),
     ]  # fmt: skip
     apart = training.parameter_error(comm, [np.array([0.0, 1.0 * r]), np.array([[3.0]])])
+    # However little or much they are apart, they are not the same: squares may be too small or too large for a float.
+    small, large = (training.parameter_error(comm, [np.array([size * r])]) for size in (1e-200, 1e200))
+    assert small > 0 and large == np.inf
     lost = training.parameter_error(comm, [np.array([1.0, np.nan if r == 1 else 1.0])])
     training.broadcast_parameters(comm, parameters, root=2)
     same = training.parameter_error(comm, [*parameters, np.array([0.1, 1 / 3, 1e-300])])
     frozen = [np.frombuffer(bytes(8)), np.zeros((2, 4))[:, ::2]]
     frozen[1].flags.writeable = False
-    refused = [str(caught(training.broadcast_parameters, comm, [one], root=comm.nranks)) for one in frozen]
+    refused = [str(caught(training.broadcast_parameters, comm, [one], root=(r + 1) % comm.nranks)) for one in frozen]
     assert all("would be changed in place" in words for words in refused)
+    for root, kind in ((comm.nranks, ValueError), (-1, ValueError), (1.0, TypeError)):
+        assert all(isinstance(caught(training.broadcast_parameters, comm, some, root), kind) for some in ([], [np.zeros(0)], frozen))
     return [apart, lost, same, [array.tolist() for array in parameters], training.parameter_error(comm, [])]
 
 
@@ -238,6 +246,9 @@ def statistics(comm: pynickel.Communicator) -> list[Any]:
     values = np.random.default_rng(3).normal(1e4, 1, size=(5, 3, 2))
     own = values[[slice(0, 4), slice(4, 5), slice(0, 0)][comm.rank]]
     everything = training.batch_statistics(comm, own, axis=(0, 1, 2))
+    turned = training.batch_statistics(comm, np.asfortranarray(own))  # what is left of it is not in C order either
+    for one, other in zip(turned, training.batch_statistics(comm, own), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
     return [training.batch_statistics(comm, own), training.batch_statistics(comm, own, axis=(0, -1)), everything, values]
 
 

@@ -54,3 +54,17 @@ def test_not_in_a_group(comm: pynickel.Communicator) -> None:
                 call(comm, argument)
     training.average_gradients(comm, two)
     assert [array.tolist() for array in two] == [[2.0], [4.0]]
+
+
+def test_not_after_the_end() -> None:
+    """A communicator that was closed is refused by each helper's name, and the gradients are what they were, although they have weights."""
+    comm = pynickel.Communicator(1, pynickel.UniqueId.create("host"), 0, library="host")
+    comm.close()
+    one, two = np.array([2.0]), [np.array([2.0]), np.array([4.0])]
+    for call, arguments in (
+        (training.average_gradients, (one, [3])), (training.average_gradients, (two, 3)), (training.broadcast_parameters, (two,)),
+        (training.parameter_error, (two,)), (training.batch_statistics, (one,)), (training.agree_on_steps, (3,)),
+    ):  # fmt: skip
+        with pytest.raises(pynickel.CommunicatorClosedError, match=rf"{call.__name__}\(\) was not called"):
+            call(comm, *arguments)
+    assert [array.tolist() for array in (one, *two)] == [[2.0], [2.0], [4.0]]

@@ -75,6 +75,26 @@ def test_ranks_take_different_ways(short: Claims) -> None:
     short("ranks_take_different_ways")
 
 
+def test_gradients_change_places(short: Claims) -> None:
+    """Gradients of the last call that are another parameter's by now, or turned, are averaged as what they are."""
+    short("gradients_change_places")
+
+
+def test_gradients_are_replaced(short: Claims) -> None:
+    """Whatever is done to the gradients of the last call, the next averages are right: .data, shapes, memory formats, shared memory."""
+    short("gradients_are_replaced")
+
+
+def test_inference_mode_first(short: Claims) -> None:
+    """A first call in inference mode leaves nothing behind that a later one may not change."""
+    short("inference_mode_first")
+
+
+def test_weights_of_many_digits(short: Claims) -> None:
+    """Weighted float64 gradients are right to float64 rounding beside float32 ones, too."""
+    short("weights_of_many_digits")
+
+
 def test_weights_of_all_kinds(short: Claims) -> None:
     """Weights that change, are 0, are all 0, are none; a rank without samples may have NaN."""
     short("weights_of_all_kinds")

@@ -42,18 +42,22 @@ class Buckets:
             check_side(comm, kind, like)
         self.kind, self.place = kind, kind.place(likes[0])
         self.on_gpu = kind.on_gpu(self.place)
-        self.buckets = [
-            Bucket(comm, kind, likes, which, dtype, 0 if number else 1 + len(likes))
-            for number, (dtype, which) in enumerate(dealt(kind, likes))
-        ]
-        self.notes = self.buckets[0].notes
-        self.own_notes = kind.dense_copy(self.notes)  # this rank's
+        with kind.lasting():
+            self.buckets = [
+                Bucket(comm, kind, likes, which, dtype, 0 if number else 1 + len(likes))
+                for number, (dtype, which) in enumerate(dealt(kind, likes))
+            ]
+            self.notes = self.buckets[0].notes
+            self.own_notes = kind.dense_copy(self.notes)  # this rank's
+            self.usual = kind.usual(self.buckets[0].values, self.buckets[0].pieces, self.notes, self.own_notes, likes)
         self._noted: tuple[float, Sequence[int]] | None = None  # what is written there
-        self.usual = kind.usual(self.buckets[0].values, self.buckets[0].pieces, self.notes, self.own_notes, likes)
+        placed = {i: piece for bucket in self.buckets for i, piece in zip(bucket.which, bucket.pieces, strict=True)}
+        self.pieces = [placed[i] for i in range(len(likes))]
 
     def fill(self, arrays: Sequence[Any], weight: float = 1.0, factor: float = 1.0) -> None:
         """Copy the arrays in, times a factor; note the weight, and which of them are there: None counts as zeros."""
         self.note(weight, [i for i, array in enumerate(arrays) if array is None])
+        arrays = self.kind.own_or_apart(arrays, self.pieces, [bucket.whole for bucket in self.buckets])
         pieces, here = [self.notes], [self.own_notes]
         for bucket in self.buckets:
             self.kind.pack(bucket.whole, bucket.pieces + pieces, [arrays[i] for i in bucket.which] + here)
@@ -83,7 +87,7 @@ class Buckets:
         """Every rank ends up with the sums over all ranks in its buckets."""
         stream = self.kind.stream(self.place) if self.on_gpu else None
         for bucket in self.buckets:
-            address = bucket.memory.address
+            address = self.kind.address(bucket.whole, bucket.memory)
             comm.all_reduce(address, address, count=bucket.count, dtype=bucket.type, stream=stream)
         settle(comm, stream)
 
@@ -105,7 +109,10 @@ def scale(vector: Any, factor: float) -> None:
 
 
 def dealt(kind: Kind, likes: Sequence[Any]) -> list[tuple[str, list[int]]]:
-    """The type of each bucket, and which arrays go there: same device, same type, not too many."""
+    """The type of each bucket, and which arrays go there: same device, same type, not too many.
+
+    float64 comes first, because weights are noted in the first bucket, and all are divided by their sum.
+    """
     filling: dict[Any, tuple[list[int], int]] = {}
     found: list[tuple[str, list[int]]] = []
     for i, like in enumerate(likes):
@@ -119,7 +126,7 @@ def dealt(kind: Kind, likes: Sequence[Any]) -> list[tuple[str, list[int]]]:
             found.append((dtype, which))
         which.append(i)
         filling[alike] = which, filled + nbytes
-    return found
+    return sorted(found, key=lambda one: one[0] != "float64")
 
 
 class OfModule(NamedTuple):

@@ -61,18 +61,28 @@ class DataParallel(torch.nn.Module):  # type: ignore[misc]
             raise ValueError("gather_output is for scaling='strong': with 'weak' every rank has a batch of its own")
         if enabled and not isinstance(comm, Communicator):
             raise TypeError(f"comm must be a Communicator, not {comm!r}; without one give enabled=False")
+        if enabled:
+            check_inside(module, comm)
         self.module, self.comm = module, comm
         self.dim, self.gather_output, self.enabled, self.scaling = dim, gather_output, enabled, scaling
         self.share = 1.0
         self._in_step = False
+        self._loaded_at = ""  # what stands before the module's names in the file that is being loaded
         self.register_state_dict_post_hook(without_prefix)
         self.register_load_state_dict_pre_hook(with_prefix)
+        self.register_load_state_dict_post_hook(told_without_prefix)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """The module's result for this rank's share, or for the whole batch."""
         if not self.enabled:
             self.share = 1.0
             return self.module(*args, **options)
+        if torch.compiler.is_compiling():  # what crosses ranks is not for the compiler; a compiled module inside stays compiled
+            return torch.compiler.disable(self._run)(args, options)
+        return self._run(args, options)
+
+    def _run(self, args: Any, options: Any) -> Any:
+        """The same, enabled."""
         if not self._in_step:
             self.synchronize()
         given, total = (args, options), batch_size((args, options), self.dim)
@@ -174,6 +184,16 @@ def on_tensors(thing: Any, change: Callable[[Any], Any]) -> Any:
     return thing
 
 
+def check_inside(module: Any, comm: Any) -> None:
+    """Refuse a module whose share cannot be run."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("module is scripted, and torch runs it with its own parameters only: give what it was made of, or script its parts")
+    if any(isinstance(one, DataParallel) and one.enabled and one.comm is comm for one in module.modules()):
+        raise ValueError(
+            "module holds a DataParallel of the same ranks, which would take shares of shares: wrap one of the two, or give enabled=False"
+        )
+
+
 def batch_size(thing: Any, dim: int) -> int:
     """How many items all tensors in a container have."""
     shapes: list[tuple[int, ...]] = []
@@ -210,3 +230,11 @@ def with_prefix(wrapper: DataParallel, state: dict[str, Any], prefix: str, *_: A
     wrapper._in_step = False
     for name in [name for name in state if name.startswith(prefix)]:
         state[f"{prefix}module.{name.removeprefix(prefix)}"] = state.pop(name)
+    wrapper._loaded_at = prefix
+
+
+def told_without_prefix(wrapper: DataParallel, told: Any) -> None:
+    """What did not fit is told by the names that are in the file."""
+    prefix, inner = wrapper._loaded_at, wrapper._loaded_at + "module."
+    for names in (told.missing_keys, told.unexpected_keys):
+        names[:] = [prefix + name.removeprefix(inner) if name.startswith(inner) else name for name in names]

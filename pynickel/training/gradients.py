@@ -69,7 +69,7 @@ def average_module(comm: Communicator, module: Any, weight: float, factor: float
     if buckets is not None and buckets.fill_usual(grads, weight, factor):
         average(comm, buckets, divisor)
         for like, piece in zip(likes, buckets.usual.pieces, strict=True):
-            like.grad = piece
+            like.grad = piece.detach()
         return
     kind = kinds.made(Torch)
     kinds.check_writable(kind, [grad for grad in dense(grads) if grad is not None])
@@ -139,14 +139,16 @@ def alone(kind: Kind, likes: list[Any]) -> bool:
 def one_array(comm: Communicator, kind: Kind, array: Any, factor: float, divisor: float) -> None:
     """The same without a bucket."""
     kinds.check_side(comm, kind, array)
-    vector = kind.plain(array) if kind.is_dense(array) else kind.dense_copy(array)
+    # A sum that fails leaves the array as it is, unless it is the sum of what is there: that one is worth a copy.
+    in_place = factor == 1.0 and kind.is_dense(array)
+    vector = kind.plain(array) if in_place else kind.dense_copy(array)
     scale(vector, factor)
     stream = kind.stream(kind.place(array))
     comm.all_reduce(vector, stream=stream)
     settle(comm, stream)
     if divisor != 1:
         vector /= divisor
-    if not kind.is_dense(array):
+    if not in_place:
         kind.copy(array, vector)
 
 
@@ -182,8 +184,9 @@ def give_back(buckets: Buckets, likes: list[Any], grads: list[Any], as_views: bo
             if i in nowhere:
                 continue
             if as_views and piece.dtype == likes[i].dtype:
-                likes[i].grad = piece
+                likes[i].grad = piece.detach()  # a tensor of its own: the piece must stay, whatever is done to this one
             elif grads[i] is not None:
                 buckets.kind.copy(grads[i], piece)
             else:
-                likes[i].grad = piece.to(likes[i].dtype, copy=True)
+                with buckets.kind.lasting():
+                    likes[i].grad = piece.to(likes[i].dtype, copy=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..layout import is_dense
@@ -55,9 +56,23 @@ class Kind:
         """The array without what follows its uses."""
         return array
 
+    def lasting(self) -> AbstractContextManager[Any]:
+        """In which arrays are made that any later call may change."""
+        return nullcontext()
+
+    def silent(self) -> AbstractContextManager[Any]:
+        """In which infinities and NaN are no reason for warnings, nor for an exception that only one rank would have."""
+        import numpy
+
+        return numpy.errstate(all="ignore")
+
     def flat(self, memory: Memory, dtype: str, place: Any) -> Any:
         """The whole memory as a vector."""
         return self.xp.asarray(memory).view(dtype)
+
+    def address(self, flat: Any, memory: Memory) -> int:
+        """Where the vector is that was made of this memory."""
+        return memory.address
 
     def pieces(self, flat: Any, likes: Sequence[Any]) -> list[Any]:
         """Views of a vector, side by side, in the shapes of `likes`; complex numbers where they have complex numbers."""
@@ -74,6 +89,10 @@ class Kind:
     def as_complex(self, vector: Any) -> Any:
         """Pairs as complex numbers."""
         return vector.view("complex128" if vector.dtype == "float64" else "complex64")
+
+    def own_or_apart(self, arrays: Sequence[Any], pieces: Sequence[Any], vectors: Sequence[Any]) -> Sequence[Any]:
+        """The arrays, each in its own piece or in memory that is not the vectors'; only gradients of modules can be otherwise."""
+        return arrays
 
     def pack(self, flat: Any, pieces: Sequence[Any], arrays: Sequence[Any]) -> None:
         """Copy the arrays in; None is zeros."""

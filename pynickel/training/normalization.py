@@ -59,7 +59,7 @@ def summed(comm: Communicator, kind: kinds.Kind, array: Any) -> Any:
         from .torch_functions import SumOverRanks
 
         return SumOverRanks.apply(array, comm)
-    result = kind.xp.array(array, ndmin=1)
+    result = kind.dense_copy(kind.xp.asarray(array)).reshape(-1)  # what was summed along an axis need not be in C order
     stream = kind.stream(kind.place(array))
     comm.all_reduce(result, stream=stream)
     settle(comm, stream)

@@ -10,10 +10,11 @@ from ..communicator import Communicator
 
 
 def check_comm(comm: Any, what: str) -> None:
-    """Refuse what is no communicator, and calls inside group(), where nothing would be done before its end."""
+    """Refuse what is no communicator or one that has ended, and calls inside group(), where nothing would be done before its end."""
     if not isinstance(comm, Communicator):
         raise TypeError(f"comm must be a Communicator, not {type(comm).__name__} {comm!r}")
     refuse_in_group(what)
+    comm._require_ready(what)  # before a gradient is changed
 
 
 def settle(comm: Communicator, stream: Any = None) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,15 @@ class Torch(Kind):
         """The tensor without autograd."""
         return array.detach()
 
+    def lasting(self) -> AbstractContextManager[Any]:
+        """In which tensors are made that any later call may change; those of inference mode could not be."""
+        mode: AbstractContextManager[Any] = torch.inference_mode(False)
+        return mode
+
+    def address(self, flat: Any, memory: Memory) -> int:
+        """Where the vector is by now: share_memory() of a module moves its gradients, and with them all of the vector."""
+        return int(flat.data_ptr())
+
     def flat(self, memory: Memory, dtype: str, place: Any) -> Any:
         """The whole memory as a vector."""
         if self.on_gpu(place):
@@ -63,10 +73,20 @@ class Torch(Kind):
         """Pairs as complex numbers."""
         return torch.view_as_complex(vector.view(-1, 2))
 
+    def own_or_apart(self, arrays: Sequence[Any], pieces: Sequence[Any], vectors: Sequence[Any]) -> Sequence[Any]:
+        """The tensors; one that lies in the vectors, but not as its own piece does, is copied before another one gets its place."""
+        spans = [(vector.data_ptr(), vector.data_ptr() + vector.nbytes) for vector in vectors]
+
+        def apart(array: Any, piece: Any) -> Any:
+            inside = array is not None and any(start <= array.data_ptr() < stop for start, stop in spans)
+            return self.dense_copy(array) if inside and not is_same(array, piece) else array
+
+        return [apart(array, piece) for array, piece in zip(arrays, pieces, strict=True)]
+
     def pack(self, flat: Any, pieces: Sequence[Any], arrays: Sequence[Any]) -> None:
         """Copy the tensors in; None is zeros. What is there already stays, and if nothing is, one call copies all."""
         pairs = zip(pieces, arrays, strict=True)
-        todo = [(piece, array) for piece, array in pairs if array is None or array.data_ptr() != piece.data_ptr()]
+        todo = [(piece, array) for piece, array in pairs if array is None or not is_same(array, piece)]
         if len(todo) == len(arrays) and all(array is not None and array.dtype is flat.dtype for array in arrays):
             parts = [array.reshape(-1) for array in arrays]
             if any(part.requires_grad for part in parts):
@@ -77,7 +97,7 @@ class Torch(Kind):
             if array is None:
                 piece.zero_()
             else:
-                piece.copy_(array.detach())
+                piece.copy_(array.detach().resolve_neg())  # from a negative view of float16 to float32 torch loses the sign
 
     def usual(self, values: Any, pieces: Sequence[Any], notes: Any, own_notes: Any, likes: Sequence[Any]) -> Usual | None:
         """For tensors of the CPU that are summed in one bucket and in their own type."""
@@ -87,7 +107,7 @@ class Torch(Kind):
 
     def copy(self, target: Any, source: Any) -> None:
         """Overwrite a tensor."""
-        target.detach().copy_(source)
+        target.detach().copy_(source.to(target.dtype))  # and the other way round
 
     def numbers(self, values: Sequence[float], vector: Any) -> None:
         """Write numbers of the host."""
@@ -117,7 +137,7 @@ class Usual:
 
     def __init__(self, values: Any, pieces: Sequence[Any], notes: Any, own_notes: Any) -> None:
         self.values, self.pieces, self.dtype = values, pieces, values.dtype
-        self.shapes = [piece.shape for piece in pieces]
+        self.shapes, self.nbytes = [piece.shape for piece in pieces], values.nbytes
         self.places, self.own_notes = [*pieces, notes], own_notes
         # Views, which are quicker than numbers: those would be made tensors of the vector's type at each use.
         self.own_weight, self.weight = own_notes[0], notes[0]
@@ -125,10 +145,13 @@ class Usual:
     def fits(self, tensors: Sequence[Any]) -> bool:
         """Whether all of these are so."""
         dtype, strided, plain = self.dtype, torch.strided, torch.Tensor
-        for tensor, shape in zip(tensors, self.shapes, strict=True):
+        start = self.values.data_ptr()
+        stop = start + self.nbytes
+        for tensor, shape, piece in zip(tensors, self.shapes, self.pieces, strict=True):
             if (
                 type(tensor) is not plain or tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_cpu
                 or tensor.layout is not strided or tensor.requires_grad or not tensor.is_contiguous()
+                or start <= tensor.data_ptr() < stop and not is_same(tensor, piece)
             ):  # fmt: skip
                 return False
         return True
@@ -140,6 +163,17 @@ class Usual:
     def scale_by_weight(self) -> None:
         """Times this rank's weight."""
         self.values.mul_(self.own_weight)
+
+
+def is_same(tensor: Any, piece: Any) -> bool:
+    """Whether a tensor is this piece, element by element."""
+    return bool(
+        tensor.data_ptr() == piece.data_ptr()
+        and tensor.stride() == piece.stride()
+        and tensor.dtype is piece.dtype
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def trained(module: Any) -> list[Any]:

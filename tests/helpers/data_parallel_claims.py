@@ -207,6 +207,10 @@ def claim_state(comm: pynickel.Communicator) -> None:
     plain = net(5)
     plain.load_state_dict(model.state_dict())
     same(plain(x), wanted)
+    outer, wrong = nn.Sequential(DataParallel(DataParallel(net(5), None, enabled=False), comm)), {"0.0.weight": plain[0].weight, "0.x": x}
+    told = outer.load_state_dict(wrong, strict=False)
+    assert set(told.missing_keys) == {"0.0.bias", "0.2.weight", "0.2.bias"} and told.unexpected_keys == ["0.x"]
+    refused(RuntimeError, 'Unexpected key(s) in state_dict: "0.x"', outer.load_state_dict, wrong)
     pickled = io.BytesIO()
     torch.save(model, pickled)
     pickled.seek(0)
@@ -258,6 +262,11 @@ def claim_refusals(comm: pynickel.Communicator) -> None:
     refused(TypeError, "comm must be a Communicator", DataParallel, net(1), None)
     refused(ValueError, "scaling must be one of strong, weak, not 'some'", DataParallel, net(1), comm, scaling="some")
     refused(ValueError, "gather_output is for scaling='strong'", DataParallel, net(1), comm, gather_output=True, scaling="weak")
+    refused(ValueError, "holds a DataParallel of the same ranks", DataParallel, nn.Sequential(model), comm)
+    off = DataParallel(nn.Sequential(model), comm, enabled=False)
+    assert DataParallel(DataParallel(net(1), None, enabled=False), comm).comm is comm and off(x).shape == model(x).shape
+    scripted = torch.jit.trace(nn.Flatten(), x)  # made without the compiler of scripts, which threads cannot share
+    refused(TypeError, "module is scripted", DataParallel, scripted, comm)
     refused(TypeError, "without a tensor", model, 3)
     refused(ValueError, "different numbers of items along dimension 0: shapes (5, 10), (4, 10)", model, [x, x[:4]])
     refused(ValueError, "shape () has no dimension 0", model, x, torch.tensor(1.0))

@@ -191,3 +191,90 @@ def claim_graph_or_not(comm: pynickel.Communicator) -> None:
             training.average_gradients(comm, model, 3)
         assert not any(parameter.grad.requires_grad for parameter in model.parameters())
         torch.testing.assert_close([parameter.grad for parameter in model.parameters()], [one.detach() for one in gradients])
+
+
+def set_all(comm: pynickel.Communicator, model: Any) -> list[Any]:
+    """Each parameter of rank r has the gradient (r + 1) times its number from 1 on; the averages."""
+    found = []
+    for number, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.full_like(parameter, (comm.rank + 1.0) * (number + 1))
+        found.append(torch.full_like(parameter, (comm.nranks + 1) / 2 * (number + 1)))
+    return found
+
+
+def claim_gradients_change_places(comm: pynickel.Communicator) -> None:
+    """What lies in the kept vector, but not where its parameter's place is, is not overwritten before it is read."""
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        model = nn.ParameterList([nn.Parameter(torch.zeros(2, 2, dtype=dtype)) for _ in range(3)])
+        one, two, three = model
+        for change in ("exchanged", "moved", "turned", "negative", "negative, one missing", "one for all"):
+            for number, parameter in enumerate(model):
+                parameter.grad = torch.arange(4, dtype=dtype).reshape(2, 2) + number
+            training.average_gradients(comm, model)
+            a, b, c = (parameter.grad for parameter in model)
+            minus = torch._neg_view(a) if comm.rank else -a  # torch only notes the sign, and not on all ranks
+            one.grad, two.grad, three.grad = {
+                "exchanged": (b, a, c), "moved": (None, a, b), "turned": (a.T, b, c), "negative": (minus, b, c),
+                "negative, one missing": (minus, None, c), "one for all": (c, c, c),
+            }[change]  # fmt: skip
+            wanted = [None if p.grad is None else p.grad.clone() for p in model]
+            training.average_gradients(comm, model)
+            assert all(p.grad is want is None or torch.equal(p.grad, want) for p, want in zip(model, wanted, strict=True)), change
+
+
+def claim_gradients_are_replaced(comm: pynickel.Communicator) -> None:
+    """The tensors that `.grad` are belong to the user; the kept vector's own are others."""
+
+    def replace(model: Any) -> None:
+        for parameter in model.parameters():
+            parameter.grad.data = parameter.grad.data * 1
+
+    def reshape(model: Any) -> None:
+        for parameter in model.parameters():
+            parameter.grad.requires_grad_()
+            parameter.grad = parameter.grad.detach()
+            parameter.grad.unsqueeze_(0).t_() if parameter.ndim == 1 else parameter.grad.transpose_(0, 1)
+
+    for change in (
+        replace, reshape, lambda model: model.to(memory_format=torch.channels_last), lambda model: model.share_memory(),
+        lambda model: model.to_empty(device="cpu"), lambda model: model.double().float(),
+    ):  # fmt: skip
+        model = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Linear(2, 2))
+        for fresh in (True, False):  # the gradients that were changed are kept or dropped
+            set_all(comm, model)
+            training.average_gradients(comm, model)
+            wanted = [parameter.grad.clone() * (comm.nranks + 1) / 2 for parameter in model.parameters()]
+            for parameter in model.parameters():
+                parameter.grad.mul_(comm.rank + 1)
+            change(model)
+            if fresh or change is reshape or "to_empty" in change.__code__.co_names:
+                wanted = set_all(comm, model)
+            training.average_gradients(comm, model)
+            check(comm, model, wanted)
+
+
+def claim_inference_mode_first(comm: pynickel.Communicator) -> None:
+    """Gradients stay such that they can be changed, as do the memory of a list of tensors and that of 16-bit gradients."""
+    for dtype in (torch.float32, torch.bfloat16):
+        model = net(8, dtype)
+        set_all(comm, model)
+        model[0].bias.grad = None if comm.rank else model[0].bias.grad
+        with torch.inference_mode():
+            training.average_gradients(comm, model, 2)
+            training.average_gradients(comm, [torch.ones(2), torch.ones(7)])
+        model.zero_grad(set_to_none=False)
+        model(samples(dtype)[0]).sum().backward()
+        training.average_gradients(comm, model, 2)
+        training.average_gradients(comm, two := [torch.ones(2), torch.ones(7) * comm.rank])
+        assert two[1].tolist() == [(comm.nranks - 1) / 2] * 7
+
+
+def claim_weights_of_many_digits(comm: pynickel.Communicator) -> None:
+    """The sum of the weights is not rounded to float32, in whatever order the types come."""
+    for types in ((torch.float32, torch.float64), (torch.bfloat16, torch.complex128), (torch.float64, torch.float32)):
+        model = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in types])
+        for parameter in model:
+            parameter.grad = torch.ones_like(parameter)
+        training.average_gradients(comm, model, weights=1 / (comm.rank + 3))
+        for parameter in model:
+            assert parameter.element_size() < 8 or abs(parameter.grad - 1).max() < 1e-15
