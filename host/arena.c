@@ -3,7 +3,7 @@
 /*
  * Own arenas live until ncclMemFree; peers keep what they have mapped, so a free in the middle of their transfer harms nobody. Each free
  * raises `epoch`, which travels with every call: a peer that sees it change looks which of that process's arenas are gone and unmaps them.
- * A forked child gets the arenas as other memory is after fork: what it writes there is its own. It cannot free or pass them as arenas.
+ * In a forked child what it writes to them is its own; what it has not written goes on to show the parent's. It cannot free or pass them as arenas.
  */
 #define _GNU_SOURCE
 #include <errno.h>
