@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
-from .soon import soon
+from .soon import TICK, soon
 
 Job = Callable[[], None]
 IDLE = 5.0  # seconds without work after which a thread ends; each tag of messages has a lane
@@ -62,7 +62,7 @@ class Task:
                 return True
             event = self._event = self._event or threading.Event()
         if self._lane is not None:
-            self._lane.begin()
+            self._lane.begin(waits=True)
         return event.wait(seconds)
 
     def then(self, callback: Job) -> None:
@@ -97,6 +97,7 @@ class Lane:
         self._waiting: deque[Task] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._calls_since = 0.0  # when the thread began with callbacks; 0: it is not in any
         self._ended = False
 
     def submit(self, job: Job) -> Task:
@@ -105,8 +106,7 @@ class Lane:
         with self._giving:
             self._require_open()
             self._waiting.append(task)
-        if self.patient:
-            soon.add(self.begin)
+        if self.patient and soon.add(self.begin):
             return task
         try:
             self.begin()
@@ -114,17 +114,25 @@ class Lane:
             pass
         return task
 
-    def begin(self) -> None:
-        """Have the thread do what nobody has begun."""
+    def begin(self, waits: bool = False) -> None:
+        """Have the thread do what nobody has begun; another one, if that is in callbacks which take long, or wait for it themselves."""
         if not self._waiting:
             return
         self.patient = False
         with self._giving:
+            if self._calls_since and not self._calls_are_short(waits):
+                self._thread, self._calls_since = None, 0.0
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                 thread.start()
                 self._thread = thread
             self._wake.put(None)
+
+    def _calls_are_short(self, waits: bool) -> bool:
+        """Whether the thread is likely to be back from its callbacks soon; then that is looked at again."""
+        if (waits and self._thread is threading.current_thread()) or perf_counter() - self._calls_since > TICK:
+            return False
+        return soon.add(self.begin)
 
     def now(self, job: Job) -> None:
         """Do it in this thread, behind all that was given before; what it raises is raised here."""
@@ -238,18 +246,15 @@ class Lane:
                 return
 
     def _call(self, callbacks: list[Job]) -> bool:
-        """Call them; whether this is the lane's thread still.
-
-        They may wait for what comes later in this lane. So another thread takes this one's place if that has to be begun, as it has
-        by whoever waits, and by itself if they take more than a tick.
-        """
+        """Call them; whether this is the lane's thread still. They may wait for what comes later in this lane: see begin()."""
         with self._giving:
-            self._thread = None
-        soon.add(self.begin)
+            self._calls_since = perf_counter()
+        if self._waiting and not soon.add(self.begin):
+            self.begin(waits=True)
         for callback in callbacks:
             callback()
         with self._giving:
-            if self._thread is None:
-                self._thread = threading.current_thread()
-                return True
-        return False
+            if self._thread is not threading.current_thread():
+                return False
+            self._calls_since = 0.0
+            return True

@@ -34,18 +34,18 @@ class Soon:
         self._more = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
-    def add(self, begin: Begin) -> None:
-        """Call this in a tick or two."""
+    def add(self, begin: Begin) -> bool:
+        """Call this in a tick or two. False: there is no thread for that, and nothing has happened."""
         self._given.append(begin)
         if self._awake:  # looked at after the append; _sleep does the two in the other order, so one of them sees the other
-            return
+            return True
         with self._lock:
-            if self._awake:
-                return
-            if not self._ended and self._rouse():
-                self._awake = True
-                return
-        self.now()
+            if not self._awake:
+                self._awake = not self._ended and self._rouse()
+            if not self._awake:
+                with suppress(ValueError):  # another thread has called it by now
+                    self._given.remove(begin)
+            return self._awake
 
     def _rouse(self) -> bool:
         """Have the thread look again; False: there can be none."""
@@ -62,7 +62,7 @@ class Soon:
 
     def now(self) -> None:
         """Call all of them now: this thread is about to wait for something, which may need them."""
-        while self._given:
+        for _ in range(len(self._given)):  # one that is not to be called yet is added again
             try:
                 begin = self._given.popleft()
             except IndexError:  # the other thread has been here

@@ -92,6 +92,18 @@ def callbacks() -> None:
         assert waited.wait(20) and lane.end(5)
 
 
+def one_thread() -> None:
+    """Callbacks that end soon leave the thread where it is, though operations come meanwhile: they do not start one for each."""
+    lane, seen = Lane("lane"), set()
+    lane.patient = False
+    for _ in range(300):
+        last = lane.submit(lambda: seen.add(threading.current_thread()))  # the threads are kept, so that each counts
+        last.then(nothing)
+    until(lambda: last.is_over)
+    assert len(seen) < 30, len(seen)
+    assert lane.end(5)
+
+
 def idle_threads() -> None:
     """The thread of a lane without work ends, and there is another one for what comes later."""
     lanes.IDLE, kept = 0.01, lanes.IDLE
@@ -112,16 +124,15 @@ def no_threads() -> None:
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    lane, soon, called = Lane("lane"), Soon(), []
+    lane, soon = Lane("lane"), Soon()
     kept, threading.Thread.start = threading.Thread.start, fail  # type: ignore[method-assign, assignment]
     try:
         assert lane.submit(nothing).wait(None)
-        soon.add(lambda: called.append(1))
+        assert not soon.add(nothing) and not soon._given, "nobody would look later"
         lane.submit(nothing)
         assert not lane.end(0.1)
     finally:
         threading.Thread.start = kept  # type: ignore[method-assign]
-    assert called == [1], "at once, as nobody would look later"
 
 
 def the_end() -> None:
@@ -219,4 +230,4 @@ def same_name(group: object, me: int, n: int) -> None:
         assert tensor == n * (1 + turn)
 
 
-ALONE = (signal_handlers, at_once, callbacks, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)
+ALONE = (signal_handlers, at_once, callbacks, one_thread, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)
