@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def command(all_users: bool, as_json: bool) -> None:
 def rows_of(held: Held) -> Sequence[Sequence[str]]:
     """A line for each rank; one for a process without any."""
     started = time.strftime("%m-%d %H:%M:%S", time.localtime(held.started))
-    program = plain(shlex.join(held.command))[:120] or held.program
+    program = plain(shlex.join(without_folder(held.command)))[:120] or held.program
     begin = (str(held.pid), held.user, started)
     shared = f"{held.shared_bytes / (1 << 20):.1f} MiB"
     mps = "-" if held.mps_server is None else str(held.mps_server)
@@ -53,6 +54,11 @@ def rows_of(held: Held) -> Sequence[Sequence[str]]:
         rows.append((*begin, place, state(communicator, rank), shared, mps, name, seconds, program))
     kind = "on a GPU" if held.on_gpu else "shared memory" if held.shared_bytes else "MPS client"
     return rows or [(*begin, "-", kind, shared, mps, "", "", program)]
+
+
+def without_folder(command: list[str]) -> list[str]:
+    """The command without its interpreter's folder, which would leave little room for what the interpreter runs."""
+    return [os.path.basename(word) or word for word in command[:1]] + command[1:]
 
 
 def state(communicator: dict[str, Any], rank: dict[str, Any]) -> str:
