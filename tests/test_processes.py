@@ -91,8 +91,8 @@ def test_ps_shows_who_waits_for_whom(tmp_path: Path) -> None:
 def test_program_without_its_folder() -> None:
     """A long folder of the interpreter leaves room for what it runs; a program without arguments, or without a command, has its name."""
     one = held.Held(1, "me", 0.0, "python", [f"/{'deep/' * 40}python", "job.py"], [], 4096, False, None)
-    assert rows_of(one)[0][-1] == "python job.py"
-    assert rows_of(one._replace(command=["/usr/bin/job"]))[0][-1] == "job" and rows_of(one._replace(command=[]))[0][-1] == "python"
+    assert ps.rows_of(one)[0][-1] == "python job.py"
+    assert ps.rows_of(one._replace(command=["/usr/bin/job"]))[0][-1] == "job" and ps.rows_of(one._replace(command=[]))[0][-1] == "python"
 
 
 def test_kill_asks_and_then_ends(tmp_path: Path) -> None:
