@@ -112,6 +112,7 @@ class Server:
             self._feed(peer)
         except BadKeyError:
             self.strangers += 1
+            self._feed(peer)  # told after it is counted: whoever knows that it was turned away can rely on the count
             self._drop(peer)
         except (OSError, EOFError, ValueError):
             last = None if peer.row is None else self._gone(peer.row)

@@ -144,8 +144,7 @@ class Peer:
             return False
         number, found = _PROOF.unpack(data)
         if not hmac.compare_digest(found, mark(self._key, b"client", self._greeting, number)):
-            self.wire.to_go += _ANSWER.pack(_BAD_KEY, bytes(32))
-            self.wire.push()
+            self.wire.to_go += _ANSWER.pack(_BAD_KEY, bytes(32))  # for the server to send
             raise BadKeyError("its key is another one")
         self.wire.to_go += _ANSWER.pack(_YES, mark(self._key, b"server", self._greeting, number))
         self.wire.begin(self._key, self._greeting + number)
