@@ -142,7 +142,7 @@ def test_inits_in_one_group() -> None:
     in one thread."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
-        threads = forks.holds()["threads"]
+        before = forks.holds()
         host_c.group_start()
         mine = [Comm(4, one, 2 * rank + i, polled()) for one in ids for i in (0, 1)]
         assert group_end() == IN_PROGRESS
@@ -159,7 +159,7 @@ def test_inits_in_one_group() -> None:
         assert [value[0] for value in values] == [4] * 4
         for comm in mine:
             comm.destroy()
-        assert forks.holds()["threads"] == threads
+        assert forks.holds(before)["threads"] == before["threads"]
 
     forks.values(forks.fork(2, rank_main, ids=2))
 

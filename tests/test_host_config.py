@@ -245,7 +245,7 @@ def test_group_simulate_drops_inits() -> None:
     comm.barrier()
     Comm(1, id, 0).destroy()
     del memory
-    assert forks.holds() == before
+    assert forks.holds(before) == before
 
 
 @forks.nursery()

@@ -94,7 +94,7 @@ def test_split_and_the_order_of_ends() -> None:
             pair.barrier()
             comm.barrier()
             pair.destroy()
-        assert forks.holds() == before
+        assert forks.holds(before) == before
         child = comm.split(0).learn()
         comm.destroy()
         grandchild = child.split(0).learn()

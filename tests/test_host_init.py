@@ -63,7 +63,7 @@ def test_missing_rank() -> None:
         host_c.set_timeout(1)
         error = raised(host_c.Comm, nranks + 2, ids[0], rank)
         assert (error.code, error.kind) == (TIMEOUT, "timeout") and "rank 2" in error.text and error.ranks[0] == 2, error
-        after = forks.holds()
+        after = forks.holds(before)
         assert after["mappings"] <= before["mappings"] and after["threads"] == before["threads"]
         assert after["memfds"] == 0, after
 
@@ -153,7 +153,7 @@ def kill_in_init(moments: int, seed: int) -> None:
             for rank in choose.sample(range(3), choose.choice((1, 1, 2))):
                 ranks.kill(rank)
             rounds.leave(ranks, 5, functools.partial(told, moment))
-    after = forks.holds()
+    after = forks.holds(before)
     assert all(after[what] <= before[what] for what in before) and children() == [], (before, after)
 
 

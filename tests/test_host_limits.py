@@ -74,7 +74,7 @@ def test_many_communicators_at_once() -> None:
         assert (numbers == nranks * np.arange(MANY)[:, None]).all()
         for turn in order.sample(range(MANY), MANY):
             comms[turn].destroy()
-        after = forks.holds()
+        after = forks.holds(before)
         assert after["memfds"] == after["mappings"] == 0 and after["descriptors"] <= before["descriptors"], (before, after)
 
     forks.values(forks.fork(3, rank_main, ids=MANY, deadline=25))
@@ -212,7 +212,7 @@ def without_pages(path: str) -> None:
         from_now_on(1 << 20)
         comm.abort()
         host_c.Comm(nranks, ids[4], rank).barrier()
-        after_all = forks.holds()
+        after_all = forks.holds(before)
         assert after_all["threads"] == before["threads"] and after_all["descriptors"] <= before["descriptors"] + 1, (before, after_all)
         return errors
 

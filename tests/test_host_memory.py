@@ -23,7 +23,7 @@ def create_and_destroy(rounds: int) -> None:
         forks.values(forks.fork(2, live_and_die, memory, True, ids=rounds // 4, deadline=60))
     before = forks.holds()
     forks.values(forks.threads(2, live_and_die, "plain", False, ids=rounds // 4, deadline=60))
-    assert forks.holds() == before
+    assert forks.holds(before) == before
     one_by_one = [count_init_all(), forks.holds()]
     for _ in range(rounds // 4):
         one_by_one[1] = count_init_all()
@@ -37,7 +37,7 @@ def live_and_die(rank: int, nranks: int, ids: list[bytes], memory: str, alone: b
     for turn, id_ in enumerate(ids):
         resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
         use(turn, Comm.ready(nranks, id_, rank) if turn % 5 == 4 else Comm(nranks, id_, rank), buffer)
-    after, own = forks.holds(), int(memory == "arena")
+    after, own = forks.holds(before), int(memory == "arena")
     if not alone:
         return
     assert after["threads"] == before["threads"] and after["memfds"] == after["mappings"] == own, (before, after)

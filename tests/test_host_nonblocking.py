@@ -230,7 +230,7 @@ def test_abort_in_progress(doing: str) -> None:
     """Aborting ends what is in progress, within a second, and leaves neither a thread nor memory; the peer is told."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
-        threads = forks.holds()["threads"]
+        before = forks.holds()
         host_c.set_timeout(6)
         value = np.ones(50_000, np.float32)
         if rank == 1 and doing == "init":
@@ -250,8 +250,8 @@ def test_abort_in_progress(doing: str) -> None:
         comm.abort()
         assert time.monotonic() - begun < 1
         assert raised(comm.query, "CommGetAsyncError").code == INVALID_ARGUMENT
-        held = forks.holds()
-        assert held["threads"] == threads and held["memfds"] == held["mappings"] == 0, held
+        held = forks.holds(before)
+        assert held["threads"] == before["threads"] and held["memfds"] == held["mappings"] == 0, held
         time.sleep(0.4)
 
     ends = forks.fork(2, rank_main)
@@ -265,7 +265,7 @@ def test_destroy_in_progress() -> None:
     """Destroying a communicator that is in progress lets its work finish first: the peers' results are right, and nothing is left."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
-        threads = forks.holds()["threads"]
+        before = forks.holds()
         for one in ids:
             comm, value = Comm.ready(nranks, one, rank), np.full(40_000, rank + 1, np.int32)
             if rank == 1:
@@ -273,7 +273,7 @@ def test_destroy_in_progress() -> None:
             comm.all_reduce(value, value)
             comm.destroy()
             assert (value == 3).all()
-        held = forks.holds()
-        assert held["threads"] == threads and held["memfds"] == held["mappings"] == 0, held
+        held = forks.holds(before)
+        assert held["threads"] == before["threads"] and held["memfds"] == held["mappings"] == 0, held
 
     forks.values(forks.fork(2, rank_main, ids=4))
