@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import recorder
+from helpers.order import SOON, signalled
 from helpers.recorder import Recorder
 
 import pynickel
@@ -112,25 +110,19 @@ def test_interrupt(recording: Recorder) -> None:
         comm = made(recording, 30)
         recording.returns(function, IN_PROGRESS)
         recording.set("async_polls", FOREVER)
-        assert interrupted(lambda comm=comm, call=call: call(comm)) < 1, name  # type: ignore[misc]
+        assert interrupted(lambda comm=comm, call=call: call(comm), recording) < SOON, name  # type: ignore[misc]
         assert comm.state == state, name
         recording.set("async_polls", 0)
         comm.abort()
     recording.forget()
     recording.set("async_polls", FOREVER)
-    assert interrupted(lambda: Communicator(4, UID, 1, library=recording.path, timeout=30)) < 1
+    assert interrupted(lambda: Communicator(4, UID, 1, library=recording.path, timeout=30), recording) < SOON
     assert recording.names[-1] == "ncclCommAbort"
 
 
-def interrupted(call: Callable[[], Any], delay: float = 0.05) -> float:
-    """Seconds until call, sent SIGINT after `delay`, raised KeyboardInterrupt."""
-    timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-    begun = time.monotonic()
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        call()
-    timer.join()
-    return time.monotonic() - begun - delay
+def interrupted(call: Callable[[], Any], recording: Recorder) -> float:
+    """Seconds until call, sent SIGINT while it polls, raised KeyboardInterrupt."""
+    return signalled(call, lambda: recording.get("async_polls") < FOREVER - 3)
 
 
 def test_init(recording: Recorder) -> None:

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers.order import SOON, in_call
 from helpers.recorder import Recorder
 from helpers.threads import in_thread
 
@@ -18,10 +19,10 @@ def test_revoke(two: tuple[Communicator, Communicator]) -> None:
     """revoke() ends the calls of all ranks; afterwards calls are refused, twice is harmless, and close() is left."""
     first, second = two
     thread, result = in_thread(lambda: second.all_reduce(np.zeros(4)))
-    time.sleep(0.1)
+    in_call()
     first.revoke()
     first.revoke()
-    thread.join(2)
+    thread.join(5)
     assert isinstance(result[0], pynickel.RemoteError) and "revoked" in str(result[0])
     assert first.state == "revoked" and second.state == "failed"
     for call in (lambda: first.all_reduce(np.zeros(4)), first.finalize, first.suspend):
@@ -38,9 +39,9 @@ def test_revoke(two: tuple[Communicator, Communicator]) -> None:
 def test_revoke_ends_the_own_call(two: tuple[Communicator, Communicator]) -> None:
     """revoke() from another thread ends the call that is running in the communicator."""
     thread, result = in_thread(lambda: two[0].all_reduce(np.zeros(4)))
-    time.sleep(0.1)
+    in_call()
     two[0].revoke()
-    thread.join(2)
+    thread.join(5)
     assert isinstance(result[0], pynickel.NCCLError) and two[0].state == "revoked"
 
 
@@ -54,11 +55,11 @@ def test_abort_all() -> None:
             b[0].all_reduce(np.zeros(4))
 
     thread, result = in_thread(grouped)
-    time.sleep(0.1)
+    in_call()
     start = time.monotonic()
     pynickel.abort_all([*a, *b])
-    thread.join(2)
-    assert time.monotonic() - start < 2 and isinstance(result[0], (pynickel.AbortedError, pynickel.RemoteError))
+    thread.join(5)
+    assert time.monotonic() - start < SOON and isinstance(result[0], (pynickel.AbortedError, pynickel.RemoteError))
     assert {comm.state for comm in [*a, *b]} == {"aborted"}
     pynickel.abort_all([])
 

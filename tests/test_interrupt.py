@@ -6,34 +6,23 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.order import SOON, in_call, in_package, signalled, until, waiting
 from helpers.threads import in_thread
 
 import pynickel
 from pynickel import Communicator, UniqueId
 
 
-def interrupted(call: Callable[[], Any], number: int = signal.SIGINT, delay: float = 0.2) -> float:
-    """Seconds until call, sent a signal after `delay`, raised KeyboardInterrupt."""
-    timer = threading.Timer(delay, os.kill, (os.getpid(), number))
-    timer.start()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        call()
-    timer.join()
-    return time.monotonic() - start - delay
-
-
 def test_interrupt_of_a_collective(two: tuple[Communicator, Communicator]) -> None:
     """Scenario 52: Ctrl-C ends a blocked call within a second; the communicator has failed, and the peer is told."""
     comm, other = two
-    assert interrupted(lambda: comm.all_reduce(np.zeros(4))) < 1
+    assert signalled(lambda: comm.all_reduce(np.zeros(4)), waiting) < SOON
     assert comm.state == "failed"
     with pytest.raises(pynickel.CommunicatorClosedError, match="failed"):
         comm.all_reduce(np.zeros(4))
@@ -43,13 +32,19 @@ def test_interrupt_of_a_collective(two: tuple[Communicator, Communicator]) -> No
 
 def test_interrupt_of_init_and_of_a_group(two: tuple[Communicator, Communicator]) -> None:
     """Ctrl-C also ends a blocked init and the exit of a group."""
-    assert interrupted(lambda: Communicator(2, UniqueId.create("host"), 0, library="host")) < 1
+    assert signalled(lambda: Communicator(2, UniqueId.create("host"), 0, library="host"), in_package, pause=0.2) < SOON
 
     def grouped() -> None:
         with pynickel.group():
             two[0].all_reduce(np.zeros(4))
 
-    assert interrupted(grouped) < 1
+    assert signalled(grouped, waiting) < SOON
+
+
+def signal_in_a_call() -> None:
+    """As soon as a rank of this process waits."""
+    in_call()
+    os.kill(os.getpid(), signal.SIGUSR1)
 
 
 def test_other_handlers(two: tuple[Communicator, Communicator]) -> None:
@@ -58,8 +53,8 @@ def test_other_handlers(two: tuple[Communicator, Communicator]) -> None:
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     interrupt_handler = signal.getsignal(signal.SIGINT)
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        late, _ = in_thread(lambda: (time.sleep(0.5), two[1].all_reduce(np.ones(2))))
+        in_thread(signal_in_a_call)
+        late, _ = in_thread(lambda: (until(lambda: seen, "the handler did not run"), two[1].all_reduce(np.ones(2))))
         assert two[0].all_reduce(np.ones(2)).tolist() == [2, 2]
         late.join(5)
         assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGINT) is interrupt_handler
@@ -78,7 +73,7 @@ def test_handler_that_raises(two: tuple[Communicator, Communicator]) -> None:
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        in_thread(signal_in_a_call)
         with pytest.raises(Stop, match="enough"):
             two[0].all_reduce(np.zeros(4))
     finally:
@@ -92,11 +87,11 @@ def test_handler_that_aborts() -> None:
     try:
         for grouped in (False, True):
             two = Communicator.init_all(2, "host")
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            in_thread(signal_in_a_call)
             begun = time.monotonic()
             with pytest.raises(pynickel.AbortedError), pynickel.group() if grouped else contextlib.nullcontext():
                 two[0].all_reduce(np.zeros(4))
-            assert time.monotonic() - begun < 1 and two[0].state == "aborted"
+            assert time.monotonic() - begun < SOON and two[0].state == "aborted"
             with pytest.raises(pynickel.NCCLError, match="rank 0"):
                 two[1].all_reduce(np.zeros(4))
             two[1].abort()
@@ -135,7 +130,7 @@ def test_interrupt_of_every_wait(what: str) -> None:
     others = Communicator.init_all(2, "host")
     busy, _ = in_thread(lambda: others[0].all_reduce(np.zeros(4)))
     try:
-        assert interrupted(host_waits(comms[0], others[0], UniqueId.create("host"))[what], delay=0.1) < 1
+        assert signalled(host_waits(comms[0], others[0], UniqueId.create("host"))[what], in_package, pause=0.1) < SOON
     finally:
         pynickel.abort_all([*comms, *others])
         busy.join(5)
