@@ -32,6 +32,10 @@ class Flag:
         """What is set by several has a place for each."""
         self._page[place] = 1
 
+    def is_set(self) -> bool:
+        """Whether anybody has."""
+        return any(self._page[:256])
+
     def wait(self, count: int = 1, seconds: float = 8.0) -> None:
         """Until it is set at so many places."""
         until(lambda: sum(self._page[:256]) >= count, f"the flag was not set {count} times", seconds)
