@@ -15,8 +15,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import Comm
-
-SOON = 1.5  # seconds: a ring is found a few tenths after the last of it has begun to wait
+from helpers.order import SOON, Flag
 
 
 def in_ring(ends: list[forks.End], *words: str) -> None:
@@ -190,6 +189,8 @@ def test_whose_thread_is_blocked() -> None:
     """A thread that is blocked says so in its other communicators, also in one that it has not used yet, with ranks as processes and as
     threads; not in those of other threads of its process."""
 
+    told = Flag()
+
     def own(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError:
         parent = Comm(nranks, ids[0], rank)
         parent.set_timeout(3)
@@ -206,11 +207,12 @@ def test_whose_thread_is_blocked() -> None:
             second.set_timeout(0.6)
             if rank == 0:
                 errors.append(raised(second.barrier))
-            time.sleep(0.9)
+                told.set()
+            told.wait()
 
         thread = threading.Thread(target=helper)
         thread.start()
-        first.set_timeout(0.8)
+        first.set_timeout(1.5)
         if rank == 1:
             raised(first.barrier)
         thread.join()
@@ -226,6 +228,7 @@ def test_whose_thread_is_blocked() -> None:
 @forks.nursery()
 def test_no_longer_elsewhere() -> None:
     """A rank that was blocked in another communicator and is not any more is not said to be."""
+    told = Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         first, second = (Comm(nranks, one, rank) for one in ids)
@@ -233,9 +236,12 @@ def test_no_longer_elsewhere() -> None:
             time.sleep(0.3)
             second.barrier()
             first.set_timeout(0.4)
-            first.barrier()
+            try:
+                first.barrier()
+            finally:
+                told.set()
         second.barrier()
-        time.sleep(0.6)
+        told.wait()
 
     error = forks.fork(2, rank_main, ids=2)[0].failed(TIMEOUT, "timeout", ranks=[1]).error
     assert error is not None and "blocked" not in error.text, error
@@ -244,6 +250,7 @@ def test_no_longer_elsewhere() -> None:
 @forks.nursery()
 def test_dead_rank_in_a_ring() -> None:
     """A rank that is killed while it waits in a ring which is not closed yet is reported as dead, not as part of one."""
+    killed = Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
@@ -251,11 +258,12 @@ def test_dead_rank_in_a_ring() -> None:
         if rank == 0:
             forks.say("waits")
             comm.recv(one, 1)
-        time.sleep(0.6)
+        killed.wait()
         comm.recv(one, 0)
 
     with forks.Forked(2, rank_main) as ranks:
         ranks.wait_for("waits")
         time.sleep(0.4)
         os.kill(ranks.pids[0], signal.SIGKILL)
+        killed.set()
         ranks.ends()[1].failed(REMOTE_ERROR, "remote", ranks=[0])

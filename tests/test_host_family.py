@@ -14,9 +14,8 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, TIMEOUT, raised
 from helpers.host_more import NO_COLOR, Comm, both_ways, init_all
 from helpers.host_structs import library
+from helpers.order import SOON, Flag
 from helpers.rounds import Rounds
-
-SOON = 1.5  # seconds: the end of a peer is noticed within one, on a machine that does nothing else
 
 
 def members(comm: Comm, name: int) -> list[int]:
@@ -112,6 +111,8 @@ def test_split_that_one_rank_does_not_call() -> None:
     """At the deadline those who split are told which rank did not; a rank that makes another call instead is in the table of a mismatch,
     and the communicator can be used again."""
 
+    told = Flag()
+
     def rank_main(rank: int, nranks: int, ids: list[bytes], how: str) -> host_c.HostError | None:
         comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
         comm.barrier()
@@ -124,9 +125,11 @@ def test_split_that_one_rank_does_not_call() -> None:
             return None
         comm.set_timeout(0.4)
         if rank == 2:
-            time.sleep(0.8)
+            told.wait(2)
             return None
-        return raised(comm.split, 0)
+        error = raised(comm.split, 0)
+        told.set(rank)
+        return error
 
     forks.values(forks.fork(3, rank_main, "other"))
     first, second, _ = (end.returned() for end in forks.fork(3, rank_main, "absent"))
@@ -247,9 +250,10 @@ def test_peer_is_killed_in_a_split_200() -> None:
 @forks.nursery()
 def test_rank_that_cannot_join_a_split() -> None:
     """A rank that has no descriptor left for the new communicator says so, and the others do not wait for it until the deadline."""
+    told = Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
-        host_c.set_timeout(4)
+        host_c.set_timeout(8)
         comm = Comm(nranks, ids[0], rank)
         comm.barrier()
         if rank == 1:
@@ -257,11 +261,12 @@ def test_rank_that_cannot_join_a_split() -> None:
         try:
             comm.split(0)
         finally:
-            time.sleep(0.5)
+            told.set(rank)
+            told.wait(2)
 
     waits, fails = forks.fork(2, rank_main)
     fails.failed(SYSTEM_ERROR, "memory", "open files")
-    assert waits.error is not None and "rank 1" in waits.error.text and waits.seconds < 2.5, waits
+    assert waits.error is not None and "rank 1" in waits.error.text and waits.seconds < 1 + SOON, waits
 
 
 @forks.nursery()

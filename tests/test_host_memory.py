@@ -14,6 +14,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, raised
 from helpers.host_more import Comm
+from helpers.order import Flag
 
 
 def create_and_destroy(rounds: int) -> None:
@@ -203,12 +204,12 @@ def test_parts_of_memory() -> None:
 def test_killed_owner_of_memory() -> None:
     """A peer that is killed while the others have not looked into its ncclMemAlloc memory yet is a lost peer like any other."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], message: bool) -> None:
-        host_c.set_timeout(5)
+    def rank_main(rank: int, nranks: int, ids: list[bytes], message: bool, killed: Flag) -> None:
+        host_c.set_timeout(20)
         comm, buffer = host_c.Comm(nranks, ids[0], rank), host_c.empty(50_000, np.float32)
         comm.barrier()
         if rank == 0:
-            time.sleep(0.4)
+            killed.wait()
         forks.say(f"calls {rank}")
         if not message:
             comm.all_reduce(buffer, buffer)
@@ -218,10 +219,12 @@ def test_killed_owner_of_memory() -> None:
             comm.recv(buffer, 1)
 
     for message in (False, True):
-        with forks.Forked(2, rank_main, message) as ranks:
+        killed = Flag()
+        with forks.Forked(2, rank_main, message, killed) as ranks:
             ranks.wait_for("calls 1")
             time.sleep(0.15)
             ranks.kill(1)
+            killed.set()
             ranks.ends()[0].failed(REMOTE_ERROR, "remote", "rank 1", ranks=[1])
 
 

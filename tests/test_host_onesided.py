@@ -14,6 +14,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, TIMEOUT, raised
 from helpers.host_more import IN_PROGRESS, Comm, group_end, init_all
 from helpers.host_structs import Config, library
+from helpers.order import SOON, Flag
 
 
 def many(signals: int, **fields: int) -> Config:
@@ -130,28 +131,29 @@ def test_signals_that_do_not_come() -> None:
     """A wait for a signal ends at the deadline with the rank that did not give it, and at once when that rank dies or closes; the signals
     that have come are not lost before that."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str, told: Flag) -> None:
         comm = Comm(nranks, ids[0], rank)
-        comm.set_timeout(0.3 if how == "absent" else 5)
         comm.barrier()
         if rank == 1:
             comm.signal(0)
-            time.sleep(0.7 if how == "absent" else 0.1)
+            time.sleep(0.1)
             if how == "dies":
                 os._exit(0)
             if how == "closes":
                 comm.destroy()
-                time.sleep(0.4)
-            return
         if rank == 0:
-            comm.wait_signal((2, 1))
-        time.sleep(0.7)
+            comm.set_timeout(0.3 if how == "absent" else 20)
+            try:
+                comm.wait_signal((2, 1))
+            finally:
+                told.set()
+        told.wait()
 
     for how in ("absent", "dies", "closes"):
-        end = forks.fork(3, rank_main, how)[0]
+        end = forks.fork(3, rank_main, how, Flag())[0]
         code, kind = (TIMEOUT, "timeout") if how == "absent" else (REMOTE_ERROR, "remote")
         end.failed(code, kind, "ncclWaitSignal", "rank 1", ranks=[1])
-        assert end.seconds < 1.8
+        assert end.seconds < SOON
 
 
 @forks.nursery()

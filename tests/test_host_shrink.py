@@ -13,6 +13,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import ABORT, Comm, both_ways
 from helpers.host_structs import library
+from helpers.order import SOON, Flag, in_call
 
 
 def numbers(comm: Comm, name: int) -> list[int]:
@@ -137,6 +138,7 @@ def test_shrink_arguments() -> None:
 @forks.nursery()
 def test_shrink_ends_what_another_thread_waits_in() -> None:
     """The abort flag ends the call in which another thread waits for a stopped rank; then the survivors go on without it."""
+    ready = Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         host_c.set_timeout(8)
@@ -148,11 +150,13 @@ def test_shrink_ends_what_another_thread_waits_in() -> None:
         worker = threading.Thread(target=lambda: ends.append(raised(comm.all_reduce, buffer, buffer)), daemon=True)
         worker.start()
         forks.say("ready")
-        time.sleep(0.4)
+        in_call()
+        ready.set(rank)
+        ready.wait(3)  # for the others' calls, too, which shrink ends as well, and for rank 2 to be stopped
         begun = time.monotonic()
         child = comm.shrink([2], ABORT).learn()
-        assert time.monotonic() - begun < 1.5
-        worker.join(2)
+        assert time.monotonic() - begun < SOON
+        worker.join(5)
         assert ends[0].code in (INVALID_USAGE, REMOTE_ERROR) and ends[0].kind in ("aborted", "remote"), ends
         assert numbers(child, rank) == [0, 1]
         assert raised(comm.all_reduce, buffer, buffer).code == ends[0].code
@@ -162,6 +166,7 @@ def test_shrink_ends_what_another_thread_waits_in() -> None:
     with forks.Forked(3, rank_main) as ranks:
         ranks.wait_for("ready", 3)
         ranks.kill(2, 19)  # SIGSTOP
+        ready.set(2)
         while ranks.open != {2}:
             ranks.listen(8)
         for end in ranks.result[:2]:
@@ -172,42 +177,46 @@ def test_shrink_ends_what_another_thread_waits_in() -> None:
 def test_shrink_that_one_survivor_does_not_call() -> None:
     """At its deadline shrink names the survivor that did not come; one that dies meanwhile is named at once."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], dies: bool) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], dies: bool, told: Flag) -> None:
         comm = Comm(nranks, ids[0], rank)
-        comm.set_timeout(5 if dies else 0.4)
         comm.barrier()
-        if rank == 1:
-            time.sleep(0.1 if dies else 0.7)
-            return
-        if rank == 2:
-            time.sleep(0.8)
-            return
-        comm.shrink([2])
+        if rank == 1 and dies:
+            return time.sleep(0.1)
+        if rank > 0:
+            return told.wait()
+        comm.set_timeout(20 if dies else 0.4)
+        try:
+            comm.shrink([2])
+        finally:
+            told.set()
 
-    ranks = forks.fork(3, rank_main, False)
+    ranks = forks.fork(3, rank_main, False, Flag())
     ranks[0].failed(TIMEOUT, "timeout", "ncclCommShrink", "rank 1", ranks=[1])
-    ranks = forks.fork(3, rank_main, True)
+    ranks = forks.fork(3, rank_main, True, Flag())
     ranks[0].failed(REMOTE_ERROR, "remote", "ncclCommShrink", "rank 1", ranks=[1])
-    assert ranks[0].seconds < 1.5
+    assert ranks[0].seconds < SOON
 
 
 @forks.nursery()
 def test_shrink_again_after_a_deadline() -> None:
     """A survivor whose shrink ended at its deadline can try again, and finds the one that was late, which tries for the first time."""
+    tried, shrunk = Flag(), Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm = Comm(nranks, ids[0], rank)
         comm.barrier()
         if rank == 2:
-            time.sleep(1)
-            return
+            return shrunk.wait(2)
         for _ in range(2 if rank == 0 else 0):
             comm.set_timeout(0.2)
             assert raised(comm.shrink, [2]).code == TIMEOUT
-        time.sleep(0.6 if rank == 1 else 0)
-        comm.set_timeout(3)
+        if rank == 0:
+            tried.set()
+        tried.wait()
+        comm.set_timeout(20)
         child = comm.shrink([2]).learn()
         assert numbers(child, rank) == [0, 1]
+        shrunk.set(rank)
 
     forks.values(forks.fork(3, rank_main))
 
@@ -235,6 +244,7 @@ def test_shrink_of_a_revoked_communicator() -> None:
 @forks.nursery()
 def test_shrink_with_different_lists() -> None:
     """Survivors that leave out different ranks get an error, each by its deadline at the latest, and no communicator."""
+    told = Flag()
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm = Comm(nranks, ids[0], rank)
@@ -242,8 +252,9 @@ def test_shrink_with_different_lists() -> None:
         comm.barrier()
         error = raised(comm.shrink, [[3], [2], [3], [2]][rank])
         assert error.code in (INVALID_USAGE, TIMEOUT, INVALID_ARGUMENT), error
-        time.sleep(0.6)  # its end is not to be what the others hear of
+        told.set(rank)
+        told.wait(nranks)  # its end is not to be what the others hear of
 
     for end in forks.fork(4, rank_main):
         end.returned()
-        assert end.seconds < 3
+        assert end.seconds < 0.3 + SOON
