@@ -111,9 +111,7 @@ def test_split_that_one_rank_does_not_call() -> None:
     """At the deadline those who split are told which rank did not; a rank that makes another call instead is in the table of a mismatch,
     and the communicator can be used again."""
 
-    told = Flag()
-
-    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str) -> host_c.HostError | None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str, told: Flag) -> host_c.HostError | None:
         comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
         comm.barrier()
         if how == "other":
@@ -125,14 +123,13 @@ def test_split_that_one_rank_does_not_call() -> None:
             return None
         comm.set_timeout(0.4)
         if rank == 2:
-            told.wait(2)
-            return None
+            return told.wait(2)
         error = raised(comm.split, 0)
         told.set(rank)
         return error
 
-    forks.values(forks.fork(3, rank_main, "other"))
-    first, second, _ = (end.returned() for end in forks.fork(3, rank_main, "absent"))
+    forks.values(forks.fork(3, rank_main, "other", Flag()))
+    first, second, _ = (end.returned() for end in forks.fork(3, rank_main, "absent", Flag()))
     assert {first.code, second.code} == {TIMEOUT}, (first, second)
     assert any(error.ranks == (2,) and "ncclCommSplit" in error.text and "rank 2" in error.text for error in (first, second))
 
@@ -250,9 +247,8 @@ def test_peer_is_killed_in_a_split_200() -> None:
 @forks.nursery()
 def test_rank_that_cannot_join_a_split() -> None:
     """A rank that has no descriptor left for the new communicator says so, and the others do not wait for it until the deadline."""
-    told = Flag()
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> None:
         host_c.set_timeout(8)
         comm = Comm(nranks, ids[0], rank)
         comm.barrier()
@@ -264,7 +260,7 @@ def test_rank_that_cannot_join_a_split() -> None:
             told.set(rank)
             told.wait(2)
 
-    waits, fails = forks.fork(2, rank_main)
+    waits, fails = forks.fork(2, rank_main, Flag())
     fails.failed(SYSTEM_ERROR, "memory", "open files")
     assert waits.error is not None and "rank 1" in waits.error.text and waits.seconds < 1 + SOON, waits
 

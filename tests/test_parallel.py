@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from helpers.order import SOON
 from helpers.processes import no_child_left
 from helpers.work import echo, sleep
 
@@ -82,14 +84,15 @@ def test_join_releases_all_at_once() -> None:
 
     def late(seconds: dict[int, float]) -> None:
         time.sleep(seconds.get(parallel.id, 0))
+        came = time.monotonic()
         parallel.yield_()
-        parallel.send(time.monotonic())
+        parallel.send((came, time.monotonic()))
 
     children = parallel.nfork(3)
     children.exec(late, {children[0].id: 1.0})
     children.join()
     first, *others = children.receive().values()
-    assert all(first - other > 0.5 for other in others)
+    assert all(released < first[0] for _, released in others)
 
 
 def test_a_join_that_timed_out_does_not_count_for_the_next() -> None:
@@ -132,7 +135,7 @@ def test_timeouts_name_the_child(call: str) -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match=rf"^child {child.id} \(pid {child.pid}\) did not .* within 0.3 s$"):
         getattr(child, call)(timeout=0.3)
-    assert 0.25 < time.monotonic() - begun < 2
+    assert 0.25 < time.monotonic() - begun < 0.3 + SOON
 
 
 def test_the_module_timeout_counts() -> None:
@@ -216,11 +219,12 @@ def test_nothing_is_kept_after_the_children() -> None:
         parallel.close()
 
     once()
+    gc.collect()  # what other tests have left may go meanwhile, but nothing may come
     process = psutil.Process()
-    before = (process.num_fds(), threading.active_count())
+    descriptors, threads = process.num_fds(), threading.active_count()
     for _ in range(2):
         once()
-    assert (process.num_fds(), threading.active_count()) == before
+    assert process.num_fds() <= descriptors and threading.active_count() <= threads
 
 
 def test_signal_handlers_run_during_a_wait() -> None:

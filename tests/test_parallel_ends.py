@@ -111,7 +111,7 @@ def test_a_parent_that_raises_ends_its_children() -> None:
     result = run(SLEEPERS + "    parallel.nfork(3).exec(sleep)\n    parallel.children.receive()\n    raise ValueError('mine')")
     assert result.returncode == 1
     assert result.left == []
-    assert result.seconds < 5
+    assert result.seconds < 15
     assert result.stderr.count("Traceback") == 1
     assert result.stderr.endswith("ValueError: mine\n")
 
@@ -130,7 +130,7 @@ def test_an_exception_in_one_child_ends_the_program() -> None:
     result = run(script)
     assert result.returncode == 1
     assert result.left == []
-    assert result.seconds < 5
+    assert result.seconds < 15
     assert result.stderr.count("in fail\n") == 1
     assert result.stderr.count('    raise ValueError("rank 1 is wrong")\n') == 1  # the line itself, from the script
     assert "pynickel.parallel.ChildError: child 1 (pid " in result.stderr
@@ -165,7 +165,7 @@ def test_ctrl_c(wait: str) -> None:
     with Script(script) as running:
         running.wait_for("ready")
         running.signal(signal.SIGINT, group=True)
-        result = running.finish(5)
+        result = running.finish()
     assert result.returncode == -signal.SIGINT
     assert result.left == []
     assert result.stderr.count("Traceback") == 1
@@ -185,7 +185,7 @@ def test_ctrl_c_while_children_start(delay: float) -> None:
         running.wait_for("ready")
         time.sleep(delay)
         running.signal(signal.SIGINT, group=True)
-        result = running.finish(5)
+        result = running.finish()
     assert result.returncode == -signal.SIGINT
     assert result.left == []
     assert result.stderr.count("Traceback") == 1
@@ -231,7 +231,7 @@ def test_close_asks_softly_first() -> None:
             child.receive()
             begun = time.monotonic()
             parallel.close()
-            print(work.__name__, child.exitcode, time.monotonic() - begun < (0.9 if work is soft else 3), flush=True)
+            print(work.__name__, child.exitcode, time.monotonic() - begun < (3 if work is soft else 5), flush=True)
     """
     result = run(script)
     assert result.stdout.splitlines() == ["<001> finally", "<001> exit function", "soft 143 True", "stubborn -9 True"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from helpers.order import SOON
 from helpers.processes import no_child_left
 
 from pynickel import parallel
@@ -212,7 +213,7 @@ def test_reset() -> None:
     child.receive()
     begun = time.monotonic()
     parallel.close(timeout=0.2)
-    assert (child.exitcode, time.monotonic() - begun < 1.5) == (-signal.SIGKILL, True)
+    assert (child.exitcode, time.monotonic() - begun < SOON) == (-signal.SIGKILL, True)
     for wrong in (-1, "1", None):
         with pytest.raises((TypeError, ValueError), match="timeout must be"):
             parallel.close(timeout=wrong)  # type: ignore[arg-type]

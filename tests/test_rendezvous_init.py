@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -150,6 +151,7 @@ def test_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         while not stop.wait(0.01):
             count += 1
 
+    gc.collect()  # what other tests have left may go meanwhile
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     counter = threading.Thread(target=counts)
     counter.start()
@@ -160,7 +162,7 @@ def test_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     stop.set()
     counter.join()
     assert 1 <= seconds < 6 and caught.value.missing == (1,) and count > 20
-    assert threading.active_count() == threads and len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def other_version(number: int, nranks: int, unique_id: UniqueId, path: str, port: int) -> tuple[str, list[str]]:
@@ -191,9 +193,9 @@ def stops(number: int, nranks: int, unique_id: UniqueId, ports: list[int]) -> li
         os.environ["MASTER_PORT"] = str(port)
         if number == 1 and port == ports[0]:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            signal.setitimer(signal.ITIMER_REAL, 1.5)  # by then the others have come, too
         elif number == 1:
-            threading.Timer(0.5, os._exit, (0,)).start()
+            threading.Timer(1.5, os._exit, (0,)).start()
         try:
             rendezvous.init(timeout=20)
         except (RendezvousError, KeyboardInterrupt) as error:

@@ -23,7 +23,7 @@ KEY = b"k" * 32
 HERE = "127.0.0.1"
 
 
-def soon(seconds: float = 5.0) -> float:
+def soon(seconds: float = 15.0) -> float:
     """A time.monotonic() that is some seconds away."""
     return time.monotonic() + seconds
 

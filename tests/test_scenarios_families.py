@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import raw
+from helpers.order import SOON, in_call
 
 import pynickel
 from pynickel import Communicator, group
@@ -24,7 +25,7 @@ def used_ids(comm: Any) -> None:
         begun = time.monotonic()
         with pytest.raises(pynickel.RendezvousError, match="used"):
             Communicator(nranks, one_id, comm.rank % nranks)
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - begun < SOON
 
     first = Communicator(2, one_id, comm.rank)
     comm.barrier()
@@ -52,11 +53,11 @@ def ended_in_a_call(comm: Any) -> None:
 
             thread = threading.Thread(target=call)
             thread.start()
-            time.sleep(0.2)
+            in_call()
             begun = time.monotonic()
             end(waiting)
             thread.join(5)
-            assert not thread.is_alive() and time.monotonic() - begun < 2.5 and isinstance(told.pop(), error)
+            assert not thread.is_alive() and time.monotonic() - begun < SOON and isinstance(told.pop(), error)
         comm.barrier()
         waiting.abort()
 
@@ -73,12 +74,13 @@ def ended_in_a_call(comm: Any) -> None:
 def non_blocking(comm: Any) -> None:
     one_id = raw.new_id(comm)
     if comm.rank == 1:
-        time.sleep(0.2)
+        comm.barrier()  # until the other one has seen that it is in progress
     polled = Communicator(2, one_id, comm.rank, config=pynickel.Config(blocking=False))
     state, x = raw.ffi.new("ncclResult_t *"), np.ones(1, np.float32)
     if comm.rank == 0:
         assert raw.lib.ncclCommGetAsyncError(raw.handle(polled), state) == 0 and state[0] == 7  # ncclInProgress
         assert raw.call("AllReduce", polled, x, x, 1, raw.F32, 0) == 4
+        comm.barrier()
     polled.wait(timeout=5)
     polled.all_reduce(x)
     polled.wait(timeout=5)

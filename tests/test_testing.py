@@ -136,8 +136,8 @@ def hangs(rank: int, n: int, unique_id: Any, folder: str) -> None:
 def test_timeout_kills_all(tmp_path: Path) -> None:
     """At the timeout the ranks and what they started are gone, and the error shows where each was, in Python or in C."""
     started = time.monotonic()
-    ends = outcomes(2, hangs, str(tmp_path), communicator=False, timeout=2)
-    assert time.monotonic() - started < 6
+    ends = outcomes(2, hangs, str(tmp_path), communicator=False, timeout=4)
+    assert time.monotonic() - started < 12
     assert [end.status for end in ends] == ["killed", "killed"]
     assert all("in hangs" in end.output for end in ends)
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
@@ -161,8 +161,8 @@ def unpleasant(rank: int, n: int, unique_id: Any, folder: str) -> str:
 def test_unpleasant_ends(tmp_path: Path) -> None:
     """A stopped rank is killed, one whose fork holds its pipe is not waited for, and a thread that keeps a process alive is told."""
     started = time.monotonic()
-    ends = outcomes(3, unpleasant, str(tmp_path), communicator=False, timeout=1.3)
-    assert time.monotonic() - started < 8
+    ends = outcomes(3, unpleasant, str(tmp_path), communicator=False, timeout=3)
+    assert time.monotonic() - started < 12
     assert [(end.status, end.ok, end.late) for end in ends] == [
         ("killed", False, True), ("ended", False, False), ("returned", False, True),
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def test_interrupted_or_killed_caller(number: signal.Signals, tmp_path: Path) ->
 
 def gone_soon(pids: list[int]) -> None:
     """Processes of a killed group end in their own time, and are reaped by init."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 15
     while any(map(alive, pids)) and time.monotonic() < until:
         time.sleep(0.01)
     assert [pid for pid in pids if alive(pid)] == []

@@ -80,11 +80,14 @@ class Script:
         """What was written so far."""
         return (self.folder / "stderr").read_text(errors="replace")
 
-    def wait_for(self, text: str, deadline: float = 10) -> None:
+    def wait_for(self, text: str, deadline: float = 20) -> None:
         """Wait until the text stands on the script's stdout."""
         end = time.monotonic() + deadline
-        while text not in self.stdout:
-            if time.monotonic() > end or self.process.poll() is not None:
+        while True:
+            over = time.monotonic() > end or self.process.poll() is not None
+            if text in self.stdout:  # looked at after that: the last words of a script come before its end
+                return
+            if over:
                 raise TimeoutError(f"no {text!r} from the script\nstdout: {self.stdout}\nstderr: {self.stderr}")
             time.sleep(0.01)
 
