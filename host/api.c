@@ -114,6 +114,14 @@ EXPORT ncclResult_t nickelCommSetTimeout(ncclComm_t comm, double seconds)
   return result;
 }
 
+EXPORT ncclResult_t nickelCommCome(ncclComm_t comm, double seconds, int *all)
+{
+  ENSURE(all, "nickelCommCome: the pointer to the answer is NULL");
+  ENSURE(seconds == seconds, "nickelCommCome: the time to wait is not a number");
+  ncclResult_t result = nh_comm_exists(comm, "nickelCommCome");
+  return result == ncclSuccess ? nh_come(comm, seconds, all) : result;
+}
+
 EXPORT void nickelSetInterruptCheck(int (*check)(void))
 {
   nh_set_interrupt(check);

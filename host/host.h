@@ -70,6 +70,8 @@ void nh_note_core(ncclComm_t comm, int core);
 int nh_core_of(ncclComm_t comm, int rank);                        /* where it was last seen to run */
 void nh_post(ncclComm_t comm, uint64_t round, bool *last);
 bool nh_posted(ncclComm_t comm, int rank, uint64_t round);
+void nh_set_come(ncclComm_t comm, uint64_t calls);
+bool nh_has_come(ncclComm_t comm, int rank);
 uint64_t nh_last_round(ncclComm_t comm, int rank);
 void nh_post_zero(ncclComm_t comm, uint64_t seq);
 bool nh_passed_zero(ncclComm_t comm, int rank, uint64_t seq, uint64_t round);
@@ -128,6 +130,13 @@ void nh_comm_set_async(ncclComm_t comm, ncclResult_t state);
 ncclResult_t nh_comm_async(ncclComm_t comm);
 
 /* step.c: the loop over steps */
+void nh_sleep_early(ncclComm_t comm);   /* for a while: others use the cores */
+static inline void nh_relax(void)
+{
+#if defined __x86_64__
+  __builtin_ia32_pause();
+#endif
+}
 ncclResult_t nh_run(nh_task *tasks);                              /* the first error */
 ncclResult_t nh_wait_for(nh_task *task, int await);               /* notes what the task waits for; returns ncclInProgress */
 bool nh_end_after_this(ncclComm_t comm);                          /* false: no call of this thread is inside it; else that call aborts it at its end */
@@ -154,6 +163,11 @@ size_t nh_describe_wait(ncclComm_t comm, int rank, char *text, size_t room);
 void nh_tell_cores(nh_rank *mine);
 int nh_cores(ncclComm_t comm);                                    /* that its ranks have together */
 void nh_move_on(ncclComm_t comm);                                 /* to an idle core, if there is one */
+
+/* come.c */
+ncclResult_t nh_come(ncclComm_t comm, double seconds, int *all);  /* *all: also where there is one rank; never in a group */
+void nh_come_over(ncclComm_t comm);                               /* the call has been made by the thread that found all there */
+void nh_stay(ncclComm_t comm);                                    /* takes it back */
 
 /* join.c */
 void nh_join_prepare(nh_task *task);

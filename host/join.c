@@ -85,9 +85,11 @@ static void complete(ncclComm_t comm)
     nh_rank_life(comm->head, rank, &pid, NULL);
     comm->one_process = comm->one_process && pid == getpid();
   }
-  bool crowded = comm->nranks > nh_cores(comm);
+  int cores = nh_cores(comm);
+  bool crowded = comm->nranks > cores;
   comm->spins = crowded ? SPINS_CROWDED : SPINS;
   comm->roomy = !crowded && comm->settings.blocking;
+  comm->tight = cores < 2 * comm->nranks;
   nh_lock(); /* for nh_comm_revoke */
   comm->ready = true;
   nh_unlock();

@@ -29,7 +29,7 @@
  * these stores and loads, names the partner of each, and says why where the order is another one.
  */
 enum {
-  NH_LAYOUT = 5,                /* changes with every change of what is drawn here */
+  NH_LAYOUT = 6,                /* changes with every change of what is drawn here */
   NH_PAGE = 4096,
   NH_RANKS_AT = NH_PAGE,
   NH_INLINE = 16384,            /* largest contribution that travels beside its call */
@@ -98,6 +98,7 @@ typedef struct {
   uint64_t cores[NH_CORES / 64]; /* that it may run on; plain: written between claim and join */
   /* W: the rank. R: all. `round` and `done` are stored with release: what wakes is `arrivals`, `verdict` and `finished`, written after them. */
   _Alignas(64) _Atomic uint64_t round;         /* last round posted: its call is there */
+  _Atomic uint64_t come;                       /* 1 + seq of the collective that this rank has said it is about to call; or 0 */
   _Atomic uint64_t zero_seq;                   /* 1 + seq of the last call with count 0 */
   _Atomic uint64_t done;                       /* last direct round in which this rank has stopped touching its peers' memory */
   _Alignas(64) _Atomic uint64_t counter[NH_COUNTERS]; /* pieces filled, reduced, drained, ever */

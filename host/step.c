@@ -161,13 +161,6 @@ static bool waits_for_here(nh_task *task)
   return false;
 }
 
-static void relax(void)
-{
-#if defined __x86_64__
-  __builtin_ia32_pause();
-#endif
-}
-
 /* Is it too early to sleep? */
 static bool goes_on_yielding(const nh_loop *loop, int turns)
 {
@@ -175,6 +168,11 @@ static bool goes_on_yielding(const nh_loop *loop, int turns)
   if (now < loop->pending->comm->yields_from) return false;
   if (loop->pending->comm->roomy && waited < STAY_AWAKE) return true;
   return turns < loop->spins + YIELDS && waited < YIELD_FOR;
+}
+
+void nh_sleep_early(ncclComm_t comm)
+{
+  comm->yields_from = nh_now() + NO_YIELDS;
 }
 
 /*
@@ -188,14 +186,14 @@ static void yield(nh_loop *loop)
   sched_yield();
   double after = nh_now();
   loop->long_yields = after - before > LONG_YIELD ? loop->long_yields + 1 : 0;
-  if (loop->long_yields >= LONG_YIELDS && loop->pending->comm->roomy) loop->pending->comm->yields_from = after + NO_YIELDS;
+  if (loop->long_yields >= LONG_YIELDS && loop->pending->comm->roomy) nh_sleep_early(loop->pending->comm);
 }
 
 static void idle(nh_loop *loop, int turns)
 {
   loop->here = (turns == 0 || loop->here) && loop->pending->comm->head && waits_for_here(loop->pending);
   if (turns < loop->spins && !loop->here) {
-    relax();
+    nh_relax();
     return;
   }
   if (loop->start == 0) {
@@ -241,7 +239,10 @@ ncclResult_t nh_run(nh_task *tasks)
   nh_loop loop = {.outer = innermost, .tasks = tasks, .spins = tasks->comm->spins};
   innermost = &loop;
   int turns = 0, core = sched_getcpu();
-  for (nh_task *task = tasks; task; task = task->next) nh_note_core(task->comm, core);
+  for (nh_task *task = tasks; task; task = task->next) {
+    nh_note_core(task->comm, core);
+    if (task->comm->come > task->comm->seq && task->op >= NH_SEND) nh_stay(task->comm);
+  }
   leave_finished(tasks); /* sends to oneself are over before */
   for (;;) {
     bool moved = pass(&loop) || loop.moved;
@@ -255,6 +256,7 @@ ncclResult_t nh_run(nh_task *tasks)
     }
     if (turns) idle(&loop, turns - 1);
   }
+  if (tasks->comm->coming) nh_come_over(tasks->comm);
   innermost = loop.outer;
   end_doomed(&loop);
   nh_error_hold(false);

@@ -114,6 +114,20 @@ bool nh_posted(ncclComm_t comm, int rank, uint64_t round)
   return atomic_load_explicit(&nh_rank_at(comm->head, rank)->round, memory_order_acquire) >= round; /* pairs with nh_post */
 }
 
+/* calls: how many this rank has made when it has made the one that it is about to make; 0 takes it back. */
+void nh_set_come(ncclComm_t comm, uint64_t calls)
+{
+  atomic_store(&nh_rank_at(comm->head, comm->rank)->come, calls); /* pairs with nh_has_come */
+  nh_wake(comm, NH_ON_ANY);
+}
+
+/* Is a rank about to make the call that comes next here, or in it? It cannot be further. */
+bool nh_has_come(ncclComm_t comm, int rank)
+{
+  if (atomic_load_explicit(&nh_rank_at(comm->head, rank)->come, memory_order_acquire) > comm->seq) return true; /* pairs with nh_set_come */
+  return nh_posted(comm, rank, comm->round + 1);
+}
+
 /* 0: none yet. Its call lies in call[round & 1] until it posts two rounds more. */
 uint64_t nh_last_round(ncclComm_t comm, int rank)
 {

@@ -56,9 +56,13 @@ struct ncclComm {
   int spins;                    /* polls before the first yield, while nobody who is waited for needs this core */
   double yields_from;           /* until then it sleeps at once where it would yield: others use the cores (nh_now) */
   bool roomy;                   /* each rank has a core, and this one waits in its caller's own thread */
+  bool tight;                   /* no core is left for a second thread of each rank */
   int core;                     /* where this rank ran when it was last noted */
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
   _Atomic uint64_t calls;       /* counted for NICKEL_FAULT. W, R: every call, relaxed */
+  uint64_t come;                /* what this rank has told with nh_set_come */
+  bool coming;                  /* it has found that all have come, and is about to call */
+  double away;                  /* then: come.c */
   uint64_t seq, round, pieces, directs, onesided;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */

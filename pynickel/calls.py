@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any
 
 from . import make
-from ._nccl import lib
+from ._nccl import ffi, lib
 from .batch import Operation, name_of, open_groups
 from .buffer import Element, held
 from .config import CollConfig
@@ -73,6 +73,16 @@ class Calls(Ending):
         """The CPU library keeps deadlines by itself."""
         if self.library.kind == "host" and self._guard.state not in ENDED:
             lib.nickelCommSetTimeout(self.library.table, self._guard.comm, host_seconds(self._timeout))
+
+    def _come(self, seconds: float) -> bool:
+        """Promise that this rank is about to call the next collective; whether all others have promised or called it within these seconds.
+
+        Below 0: take that back. Only the CPU library has it, and only where threads of the ranks would share cores.
+        """
+        if self.library.kind != "host" or self._guard.state in ENDED:
+            return False
+        all_come = ffi.new("int *")
+        return lib.nickelCommCome(self.library.table, self._guard.comm, seconds, all_come) == lib.ncclSuccess and bool(all_come[0])
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""

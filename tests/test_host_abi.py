@@ -21,7 +21,15 @@ from helpers.host_structs import library
 import pynickel
 
 TESTS = Path(__file__).resolve().parent
-NICKEL = {"nickelHostVersion", "nickelErrorKind", "nickelErrorRanks", "nickelCommSetTimeout", "nickelSetInterruptCheck", "nickelInspect"}
+NICKEL = {
+    "nickelHostVersion",
+    "nickelErrorKind",
+    "nickelErrorRanks",
+    "nickelCommSetTimeout",
+    "nickelCommCome",
+    "nickelSetInterruptCheck",
+    "nickelInspect",
+}
 PROGRAM = r"""
 #include <nccl.h>
 #include <stdio.h>

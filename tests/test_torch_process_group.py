@@ -24,7 +24,7 @@ NRANKS = 4
 def claims(tmp_path_factory: pytest.TempPathFactory) -> Claims:
     """Four processes have gone through all claims; raises what went wrong with one of them."""
     folder = tmp_path_factory.mktemp("torch")
-    script, modules = Path(torch_ranks.__file__), ("helpers.torch_process_group", "helpers.torch_orders")
+    script, modules = Path(torch_ranks.__file__), ("helpers.torch_process_group", "helpers.torch_orders", "helpers.torch_come_claims")
     with torch_ranks.started(script, NRANKS, folder, *modules, env=torch_ranks.tests_path()) as ranks:
         ends = [rank.finish(100) for rank in ranks]
     assert [(end.returncode, end.left) for end in ends] == [(0, [])] * NRANKS, "\n".join(end.stderr for end in ends)
@@ -86,6 +86,21 @@ def test_nobody_waits(claims: Claims) -> None:
 def test_asynchronous(claims: Claims) -> None:
     """Works are done in order, can be waited for with a deadline and again, and have futures whose callbacks may call collectives."""
     claims("asynchronous")
+
+
+def test_all_have_come(claims: Claims) -> None:
+    """Where ranks have no core for a second thread, the one that finds all others there does an asynchronous collective itself."""
+    claims("all_have_come")
+
+
+def test_crossed(claims: Claims) -> None:
+    """Ranks may begin the asynchronous operations of two groups in different orders, though each looks for the others in its first."""
+    claims("crossed")
+
+
+def test_late_rank(claims: Claims) -> None:
+    """An asynchronous call returns soon though a rank is missing, also one whose operation before has failed on that rank alone."""
+    claims("late_rank")
 
 
 def test_odd_orders(claims: Claims) -> None:

@@ -21,6 +21,7 @@ from .failures import as_torch
 from .lane import OVER, Lane
 from .meeting import Meeting, host_library, seconds_of
 from .messages import Messages
+from .patience import Patience
 from .work import PynickelWork
 
 Tensors = Sequence[torch.Tensor]
@@ -51,6 +52,7 @@ class PynickelProcessGroup(About):
         self._messages = Messages(self._meeting)
         self._cuda = Cuda(self._meeting)
         self._comm: Communicator | None = None
+        self._patience = Patience()
         self._making = threading.Lock()
         self._opened = threading.local()  # .together: the thread's Together, between the start and the end of coalescing
         exits.remember(self)
@@ -90,6 +92,10 @@ class PynickelProcessGroup(About):
                     self._comm = self._meeting.communicator("collectives", range(self._nranks), host_library(), seconds=seconds)
         return self._meeting.in_time(self._comm)
 
+    def _all_come(self) -> bool:
+        """Whether all ranks have come to the next collective; by who has the lane's turn."""
+        return self._comm is not None and self._patience.all_come(self._comm)
+
     def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> Any:
         """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
         together: Together | None = getattr(self._opened, "together", None)
@@ -100,18 +106,22 @@ class PynickelProcessGroup(About):
 
         def whole() -> None:
             with as_torch(what):
-                if seconds <= 0:
-                    job(self.host_comm())
-                else:
-                    comm = self.host_comm(seconds)
-                    with comm._deadline(seconds):
+                comm = self.host_comm(seconds if seconds > 0 else None)
+                try:
+                    if seconds <= 0:
                         job(comm)
+                    else:
+                        with comm._deadline(seconds):
+                            job(comm)
+                except BaseException:
+                    comm._come(-1.0)  # it may have failed before the library was called
+                    raise
 
         if together is not None:
             together.jobs.append(whole)
             return PynickelWork(OVER, outputs)
         if opts is None or opts.asyncOp:
-            return PynickelWork(self._lane.submit(whole), outputs)
+            return PynickelWork(self._lane.submit(whole, self._all_come), outputs)
         self._lane.now(whole)
         return PynickelWork(OVER, outputs)
 

@@ -100,9 +100,14 @@ class Lane:
         self._calls_since = 0.0  # when the thread began with callbacks; 0: it is not in any
         self._ended = False
 
-    def submit(self, job: Job) -> Task:
-        """Have it done behind all that was given before, in the lane's thread unless somebody waits for it first."""
+    def submit(self, job: Job, may_run: Callable[[], bool] | None = None) -> Task:
+        """Have it done behind all that was given before, in the lane's thread unless somebody waits for it first.
+
+        `may_run`: asked when it is the next operation; true: this thread does it now.
+        """
         task = Task(job, self)
+        if may_run is not None and self._at_once(task, may_run):
+            return task
         with self._giving:
             self._require_open()
             self._waiting.append(task)
@@ -113,6 +118,23 @@ class Lane:
         except RuntimeError:  # no thread can be started: who waits for the operation does it, or hears of this
             pass
         return task
+
+    def _at_once(self, task: Task, may_run: Callable[[], bool]) -> bool:
+        """Do it here, if nothing is before it and it may be; whether it is done."""
+        if self._waiting or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._waiting or self._busy or self._ended or not may_run():
+                return False
+            self._busy = True
+            try:
+                task.run()
+            finally:
+                self._busy = False
+        finally:
+            self._turn.release()
+        self._tell(task)
+        return True
 
     def begin(self, waits: bool = False) -> None:
         """Have the thread do what nobody has begun; another one, if that is in callbacks which take long, or wait for it themselves."""

@@ -18,6 +18,7 @@ from pynickel.rendezvous.meeting import machine
 from pynickel.torch import lane as lanes
 from pynickel.torch.lane import Lane, Task
 from pynickel.torch.meeting import Meeting, begun, host_library
+from pynickel.torch.patience import Patience
 from pynickel.torch.soon import Soon
 
 
@@ -231,4 +232,39 @@ def same_name(group: object, me: int, n: int) -> None:
         assert tensor == n * (1 + turn)
 
 
-ALONE = (signal_handlers, at_once, callbacks, one_thread, idle_threads, no_threads, the_end, one_deadline, the_store, stale_ids, the_living)
+def patience() -> None:
+    """Who has waited in vain waits less and less often, asks each time, and begins anew when the others have come."""
+    patience, asked = Patience(), []
+
+    class Never:
+        came = False
+
+        def _come(self, seconds: float) -> bool:
+            asked.append(seconds > 0)
+            return self.came
+
+    for _ in range(100):
+        assert not patience.all_come(Never())  # type: ignore[arg-type]
+    assert len(asked) == 100
+    assert [turn for turn, waits in enumerate(asked) if waits] == [0, 3, 8, 17, 34, 67]
+    Never.came = True
+    assert patience.all_come(Never())  # type: ignore[arg-type]
+    Never.came = False
+    del asked[:]
+    assert not patience.all_come(Never()) and asked == [True]  # type: ignore[arg-type]
+
+
+ALONE = (
+    patience,
+    signal_handlers,
+    at_once,
+    callbacks,
+    one_thread,
+    idle_threads,
+    no_threads,
+    the_end,
+    one_deadline,
+    the_store,
+    stale_ids,
+    the_living,
+)
