@@ -12,22 +12,11 @@ from helpers import recorder
 
 import pynickel
 
-# Files whose tests share what is dear to make, a build, an installation, ranks with torch; those with one name share it with each other.
-SHARING = {
-    "test_host_sanitizers.py": "builds with sanitizers", "test_launchers.py": "MPI and Slurm", "test_packaging.py": "a wheel",
-    "test_torch_process_group.py": "four ranks of torch", "test_training_examples.py": "experiments", "test_typing.py": "mypy's cache",
-    "test_data_parallel.py": "claims on torch", "test_training_torch.py": "claims on torch",
-}  # fmt: skip
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With -n, one process has all tests that share something; every other test goes to the process that is free."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Sharing(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return SHARING.get(Path(nodeid.partition("::")[0]).name, nodeid)
+    from helpers.sharing import Sharing
 
     return Sharing(config, log)
 

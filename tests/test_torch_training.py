@@ -117,7 +117,7 @@ for backend, port in zip(("pynickel", "gloo"), ports, strict=True):
 
 
 def test_example(tmp_path: Path) -> None:
-    """The example reaches one loss to rounding by pynickel and gloo, and recognises 95% of the digits. docs/torch.md runs it by torchrun."""
+    """The example reaches one loss to rounding by pynickel and gloo, and recognises 95% of the digits; docs/torch.md has torchrun."""
     (tmp_path / "rank.py").write_text(RANK)
     ports = [str(port) for port in free_ports(2)]
     with torch_ranks.started(tmp_path / "rank.py", 2, tmp_path, str(EXAMPLE), *ports, env={"MASTER_ADDR": "127.0.0.1"}) as ranks:
