@@ -20,7 +20,7 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # xdist's types are i
     """A process that a test has ended costs that test only.
 
     LoadScopeScheduling gives the test to the next process, which it ends too, and a process that comes later waits with its
-    last test for another one; so the whole run would hang in the end, and not say why.
+    last test for another one; so the whole run would hang in the end, and not say why. Nor may two that have come later begin together.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -39,6 +39,11 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # xdist's types are i
         for other in self.nodes:
             self._reschedule(other)
         return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """More tests for a process, if it knows by now which tests there are."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
 
     def schedule(self) -> None:
         """A process begins a test when it has the next one, or knows that there is none; one that has come later is told, too."""
