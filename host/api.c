@@ -114,12 +114,12 @@ EXPORT ncclResult_t nickelCommSetTimeout(ncclComm_t comm, double seconds)
   return result;
 }
 
-EXPORT ncclResult_t nickelCommCome(ncclComm_t comm, double seconds, int *all)
+EXPORT ncclResult_t nickelCommCome(ncclComm_t comm, int wait, int *all)
 {
   ENSURE(all, "nickelCommCome: the pointer to the answer is NULL");
-  ENSURE(seconds == seconds, "nickelCommCome: the time to wait is not a number");
+  ENSURE(wait >= -1 && wait <= 1, "nickelCommCome: wait is %d, must be -1, 0 or 1", wait);
   ncclResult_t result = nh_comm_exists(comm, "nickelCommCome");
-  return result == ncclSuccess ? nh_come(comm, seconds, all) : result;
+  return result == ncclSuccess ? nh_come(comm, wait, all) : result;
 }
 
 EXPORT void nickelSetInterruptCheck(int (*check)(void))

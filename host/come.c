@@ -11,7 +11,8 @@
 #include "host.h"
 
 enum { CLOCK_EVERY = 16 };              /* turns between two looks at the clock */
-static const double LONGEST = 0.01;     /* seconds: deadlines, interrupts and dead peers are looked for in the call itself */
+static const double PATIENCE = 0.001;   /* seconds: about what a thread beside the caller's costs */
+static const double ASLEEP = 0.01;      /* seconds, where a wait leaves the core to ranks that are to come */
 static const double LOST = 0.0005;      /* seconds that others had this core: then they use it all the time */
 
 static void tell(ncclComm_t comm, uint64_t calls)
@@ -39,13 +40,16 @@ static bool is_missing(void *comm)
   return !nh_comm_aborted(comm) && first_missing(comm, 0) >= 0;
 }
 
-static bool await_all(ncclComm_t comm, int missing, double until)
+/* A yield would not do where ranks share cores: the kernel may let it pass to the same session only. */
+static bool await_all(ncclComm_t comm, int missing)
 {
+  double began = nh_now(), waited = 0;
   for (int turn = 1; missing >= 0; turn++) {
-    bool sleeps = comm->yields_from > 0 && nh_now() < comm->yields_from;
-    if (nh_comm_aborted(comm) || ((sleeps || turn % CLOCK_EVERY == 0) && nh_now() > until)) return false;
-    if (sleeps) nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (until - nh_now())) + 1000);
-    else if (comm->roomy && nh_core_of(comm, missing) != comm->core) nh_relax();
+    bool sleeps = !comm->roomy || (comm->yields_from > 0 && began + waited < comm->yields_from);
+    if (sleeps || turn % CLOCK_EVERY == 0) waited = nh_now() - began;
+    if (nh_comm_aborted(comm) || waited > (sleeps ? ASLEEP : PATIENCE)) return false;
+    if (sleeps) nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (ASLEEP - waited)) + 1000);
+    else if (nh_core_of(comm, missing) != comm->core) nh_relax();
     else sched_yield();
     missing = first_missing(comm, missing);
   }
@@ -67,29 +71,29 @@ void nh_come_over(ncclComm_t comm)
   if (comm->roomy && nh_now() > comm->yields_from && away() - comm->away > LOST) nh_sleep_early(comm);
 }
 
-static bool all_come(ncclComm_t comm, double seconds)
+static bool all_come(ncclComm_t comm, bool wait)
 {
   int missing = first_missing(comm, 0);
-  if (missing >= 0 && seconds <= 0) return false;
+  if (missing >= 0 && !wait) return false;
   comm->away = away();
   comm->coming = true; /* until the call is over */
-  if (missing < 0 || await_all(comm, missing, nh_now() + (seconds < LONGEST ? seconds : LONGEST))) return true;
+  if (await_all(comm, missing)) return true;
   nh_come_over(comm);
   return false;
 }
 
-ncclResult_t nh_come(ncclComm_t comm, double seconds, int *all)
+ncclResult_t nh_come(ncclComm_t comm, int wait, int *all)
 {
   char token = 0;
   if (!nh_comm_enter(comm, &token)) return nh_error(ncclInvalidUsage, nickelKindBusy, "nickelCommCome: another thread is inside this communicator");
   ncclResult_t result = nh_comm_check(comm, "nickelCommCome"); /* inside: from now on no other thread can end it */
   *all = result == ncclSuccess && comm->nranks == 1;
   if (result == ncclSuccess && comm->nranks > 1 && comm->tight && !nh_grouped()) {
-    if (seconds < 0) nh_stay(comm);
+    if (wait < 0) nh_stay(comm);
     else {
       nh_note_core(comm, sched_getcpu());
       tell(comm, comm->seq + 1);
-      *all = all_come(comm, seconds);
+      *all = all_come(comm, wait);
     }
   }
   nh_comm_leave(comm, &token);

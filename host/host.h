@@ -165,7 +165,7 @@ int nh_cores(ncclComm_t comm);                                    /* that its ra
 void nh_move_on(ncclComm_t comm);                                 /* to an idle core, if there is one */
 
 /* come.c */
-ncclResult_t nh_come(ncclComm_t comm, double seconds, int *all);  /* *all: also where there is one rank; never in a group */
+ncclResult_t nh_come(ncclComm_t comm, int wait, int *all);        /* *all: also where there is one rank; never in a group */
 void nh_come_over(ncclComm_t comm);                               /* the call has been made by the thread that found all there */
 void nh_stay(ncclComm_t comm);                                    /* takes it back */
 

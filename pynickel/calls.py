@@ -74,15 +74,16 @@ class Calls(Ending):
         if self.library.kind == "host" and self._guard.state not in ENDED:
             lib.nickelCommSetTimeout(self.library.table, self._guard.comm, host_seconds(self._timeout))
 
-    def _come(self, seconds: float) -> bool:
-        """Promise that this rank is about to call the next collective; whether all others have promised or called it within these seconds.
+    def _come(self, wait: int) -> bool:
+        """Promise that this rank is about to call the next collective; whether all others have promised or called it.
 
-        Below 0: take that back. Only the CPU library has it, and only where threads of the ranks would share cores.
+        `wait`: 1, up to 10 ms for that; 0, not at all; -1, take the promise back. Only the CPU library has it, and only where
+        threads of the ranks would share cores.
         """
         if self.library.kind != "host" or self._guard.state in ENDED:
             return False
         all_come = ffi.new("int *")
-        return lib.nickelCommCome(self.library.table, self._guard.comm, seconds, all_come) == lib.ncclSuccess and bool(all_come[0])
+        return lib.nickelCommCome(self.library.table, self._guard.comm, wait, all_come) == lib.ncclSuccess and bool(all_come[0])
 
     def _stream(self, stream: Any) -> int:
         """The handle of the caller's stream."""

@@ -20,11 +20,11 @@ from helpers.host_more import Comm
 from helpers.order import SOON, Flag
 
 
-def come(comm: Comm, seconds: float = 0.0) -> bool:
+def come(comm: Comm, wait: int = 0) -> bool:
     """nickelCommCome."""
     function, all_come = host_c.library().nickelCommCome, ctypes.c_int(-1)
-    function.argtypes = [ctypes.c_void_p, ctypes.c_double, ctypes.POINTER(ctypes.c_int)]
-    host_c.check(function(comm.handle, seconds, ctypes.byref(all_come)), comm.handle)
+    function.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
+    host_c.check(function(comm.handle, wait, ctypes.byref(all_come)), comm.handle)
     assert all_come.value in (0, 1)
     return bool(all_come.value)
 
@@ -52,15 +52,15 @@ def sees_promises(rank: int, nranks: int, ids: list[bytes], flags: list[Flag]) -
         else:
             assert come(comm), "the other one has, and this one is the last"
         comm.all_reduce(one, one, "max")
-        assert not come(comm, -1.0)
+        assert not come(comm, -1)
         other.barrier()
         if first(4 * turn + 1):
-            assert not come(comm) and not come(comm, -1.0)  # what was promised is taken back
+            assert not come(comm) and not come(comm, -1)  # what was promised is taken back
             flags[4 * turn + 1].set()
         else:
             assert not come(comm)
         other.barrier()
-        assert not come(comm, -1.0)
+        assert not come(comm, -1)
         if first(4 * turn + 2):
             comm.all_reduce(one[:0], one[:0], "max")  # nobody has to come for no elements
             assert not come(comm)
@@ -110,7 +110,7 @@ def counts(rank: int, nranks: int, ids: list[bytes]) -> int:
     comm, met = ready(nranks, ids[0], rank), 0
     one = np.empty(1, np.int64)
     for turn in range(300):
-        met += come(comm, 0.01)
+        met += come(comm, 1)
         one[0] = turn + rank
         comm.all_reduce(one, one)
         assert one[0] == nranks * turn + sum(range(nranks))
@@ -120,7 +120,7 @@ def counts(rank: int, nranks: int, ids: list[bytes]) -> int:
 
 @forks.nursery(deadline=40)
 def test_short_waits_end_when_all_have_come() -> None:
-    """2 or 5 ranks on one core that give each other 10 ms find each other nearly always, and the results are right."""
+    """2 or 5 ranks on one core, which wait for each other asleep, find each other nearly always, and the results are right."""
     for nranks in (2, 5):
         assert all(met > 150 for met in forks.values(forks.fork(nranks, counts, deadline=18)))
 
@@ -129,7 +129,7 @@ def alone(rank: int, nranks: int, ids: list[bytes], flag: Flag) -> None:
     comm = ready(nranks, ids[0], rank)
     if rank == 0:
         begun = time.monotonic()
-        assert not come(comm, 1e9)
+        assert not come(comm, 1)
         assert 0.009 < time.monotonic() - begun < SOON, "10 ms are the most"
         flag.set()
     flag.wait()
@@ -139,7 +139,7 @@ def alone(rank: int, nranks: int, ids: list[bytes], flag: Flag) -> None:
 
 @forks.nursery()
 def test_longest_wait() -> None:
-    """However long a rank would wait, it is over soon, and the call can be made."""
+    """A wait is over soon though the other one does not come, and the call can be made."""
     forks.values(forks.fork(2, alone, Flag()))
 
 
@@ -147,7 +147,7 @@ def test_longest_wait() -> None:
 def test_one_rank() -> None:
     """One rank is always there."""
     one = host_c.init_all(1)[0]
-    assert come(one) and come(one, 0.001)
+    assert come(one) and come(one, 1)
     one.destroy()
 
 
@@ -190,13 +190,14 @@ def test_spare_cores(tmp_path: Path) -> None:
 
 @forks.nursery()
 def test_arguments() -> None:
-    """What is no number, no place for the answer, and no communicator, are refused."""
+    """Another way to wait, no place for the answer, and no communicator, are refused."""
     comm = host_c.init_all(1)[0]
     lib, answer = host_c.library(), ctypes.c_int()
     come(comm)
-    assert lib.nickelCommCome(comm.handle, float("nan"), ctypes.byref(answer)) == INVALID_ARGUMENT
-    assert lib.nickelCommCome(comm.handle, 0.0, None) == INVALID_ARGUMENT
-    assert lib.nickelCommCome(None, 0.0, ctypes.byref(answer)) == INVALID_ARGUMENT
+    for wait in (-2, 2):
+        assert lib.nickelCommCome(comm.handle, wait, ctypes.byref(answer)) == INVALID_ARGUMENT
+    assert lib.nickelCommCome(comm.handle, 0, None) == INVALID_ARGUMENT
+    assert lib.nickelCommCome(None, 0, ctypes.byref(answer)) == INVALID_ARGUMENT
     comm.destroy()
 
 
@@ -210,7 +211,7 @@ def test_abort_meanwhile() -> None:
         def waits(comm: Comm = comms[0], ended: threading.Event = ended) -> None:
             try:
                 while True:
-                    come(comm, 0.01)
+                    come(comm, 1)
             except host_c.HostError as error:
                 if error.kind in ("aborted", "closed", "remote"):
                     ended.set()

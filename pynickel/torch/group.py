@@ -114,7 +114,7 @@ class PynickelProcessGroup(About):
                         with comm._deadline(seconds):
                             job(comm)
                 except BaseException:
-                    comm._come(-1.0)  # it may have failed before the library was called
+                    comm._come(-1)  # it may have failed before the library was called
                     raise
 
         if together is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from ..communicator import Communicator
 
-PATIENCE = 0.001  # seconds; where each rank has one core, an operation in a thread beside the caller's costs about as much
 MOST_SKIPPED = 32  # operations
 
 
 class Patience:
-    """Waits for the others for PATIENCE at most; each time that they do not come it lets more operations pass before it waits again."""
+    """Waits for the others as long as it pays; each time that they do not come it lets more operations pass before it waits again."""
 
     def __init__(self) -> None:
         self._missed = self._skip = 0
@@ -18,7 +17,7 @@ class Patience:
     def all_come(self, comm: Communicator) -> bool:
         """Whether all ranks are about to call the next collective, or in it; by who is about to call it here, in this thread or another."""
         waits = not self._skip
-        came = comm._come(PATIENCE if waits else 0.0)
+        came = comm._come(int(waits))
         if came:
             self._missed = self._skip = 0
         elif waits:

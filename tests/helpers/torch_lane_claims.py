@@ -239,8 +239,8 @@ def patience() -> None:
     class Never:
         came = False
 
-        def _come(self, seconds: float) -> bool:
-            asked.append(seconds > 0)
+        def _come(self, wait: int) -> bool:
+            asked.append(wait == 1)
             return self.came
 
     for _ in range(100):
