@@ -96,6 +96,11 @@ class PynickelProcessGroup(About):
         """Whether all ranks have come to the next collective; by who has the lane's turn."""
         return self._comm is not None and self._patience.all_come(self._comm)
 
+    def _stay(self) -> None:
+        """The next collective is not called, after all."""
+        if self._comm is not None:
+            self._comm._come(-1)
+
     def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> Any:
         """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
         together: Together | None = getattr(self._opened, "together", None)
@@ -113,15 +118,19 @@ class PynickelProcessGroup(About):
                     else:
                         with comm._deadline(seconds):
                             job(comm)
-                except BaseException:
-                    comm._come(-1)  # it may have failed before the library was called
+                except BaseException:  # it may have failed before the library was called
+                    self._stay()
                     raise
 
         if together is not None:
             together.jobs.append(whole)
             return PynickelWork(OVER, outputs)
         if opts is None or opts.asyncOp:
-            return PynickelWork(self._lane.submit(whole, self._all_come), outputs)
+            try:
+                return PynickelWork(self._lane.submit(whole, self._all_come), outputs)
+            except BaseException:  # Ctrl-C: it may have been promised to the others, and will not be called
+                self._stay()
+                raise
         self._lane.now(whole)
         return PynickelWork(OVER, outputs)
 

@@ -50,7 +50,7 @@ def claim_late_rank(group: Group, me: int, n: int) -> None:
     if n == 1:
         return
     with groups(group, me, n, 2) as (one, other):
-        if me == 0:  # what fails before the library is called is no promise to the others
+        if me == 0:  # what fails before the library is called, or is interrupted before, is no promise to the others
             into = [torch.zeros(2, dtype=torch.int64) for _ in range(n)]
             try:
                 one.allgather([into], [torch.zeros(2)]).wait()
@@ -58,6 +58,14 @@ def claim_late_rank(group: Group, me: int, n: int) -> None:
                 pass
             else:
                 raise AssertionError("two types")
+            come = one._comm._come
+            one._patience.all_come = lambda comm: come(0) or interrupt()
+            try:
+                summed(one, has(me))
+            except KeyboardInterrupt:
+                del one._patience.all_come
+            else:
+                raise AssertionError("it was interrupted")
         other.barrier().wait()
         tensor = has(me)
         if me == 0:
@@ -74,6 +82,11 @@ def claim_late_rank(group: Group, me: int, n: int) -> None:
 def total(n: int) -> torch.Tensor:
     """The sum of all ranks' values."""
     return sum((has(rank) for rank in range(n)), torch.zeros(6))
+
+
+def interrupt() -> bool:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def summed(group: Any, tensor: torch.Tensor) -> Any:
