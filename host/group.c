@@ -74,6 +74,7 @@ void nh_left(nh_task *tasks, nh_task *over)
   for (nh_task *task = tasks; task; task = task->next)
     if (task->home == home && (task->op != NH_JOIN || task->comm != home || !blocking)) end_of(task);
   if (!blocking) nh_comm_set_async(home, result);
+  if (home->coming) nh_come_over(home);
   nh_comm_leave(home, tasks);
   for (nh_task *task = tasks; task; task = task->next) {
     if (task->home != home) continue;

@@ -256,7 +256,6 @@ ncclResult_t nh_run(nh_task *tasks)
     }
     if (turns) idle(&loop, turns - 1);
   }
-  if (tasks->comm->coming) nh_come_over(tasks->comm);
   innermost = loop.outer;
   end_doomed(&loop);
   nh_error_hold(false);

@@ -1,5 +1,7 @@
 /* Scenes of what communicators are made of and become: split, shrink, grow, several in one thread, non-blocking ones. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
+
 #include "driver.h"
 
 static void sum(ncclComm_t comm, size_t count)
@@ -180,6 +182,30 @@ static void questions(actor *me)
   sum(me->comm, 1);
 }
 
+/* Whoever of two threads is not refused, as the other is inside, comes and calls. */
+static void *takes_turns(void *argument)
+{
+  ncclComm_t comm = argument;
+  for (int call = 0; call < 100; call++) {
+    int all;
+    float one = 1;
+    ncclResult_t result = nickelCommCome(comm, call % 4 * 0.0001 - 0.0001, &all);
+    ENSURE(result == ncclSuccess || result == ncclInvalidUsage);
+    do result = ncclAllReduce(&one, &one, 1, ncclFloat32, ncclSum, comm, NULL);
+    while (result == ncclInvalidUsage && sched_yield() == 0);
+    CHECK(result);
+    ENSURE(one == N);
+  }
+  return NULL;
+}
+
+static void turns(actor *me)
+{
+  pthread_t other = aside(takes_turns, me->comm);
+  takes_turns(me->comm);
+  pthread_join(other, NULL);
+}
+
 void play_lives(void)
 {
   play("splits", splits, true);
@@ -190,4 +216,5 @@ void play_lives(void)
   play("in_background", in_background, false);
   play("two_in_background", two_in_background, false);
   play("questions", questions, true);
+  play("turns", turns, true);
 }
