@@ -99,7 +99,7 @@ def test_crossed(claims: Claims) -> None:
 
 
 def test_late_rank(claims: Claims) -> None:
-    """An asynchronous call returns soon though a rank is missing, also one whose operation before has failed on that rank alone."""
+    """An asynchronous call returns soon though a rank is missing, which has failed or was interrupted before, or had no messages."""
     claims("late_rank")
 
 

@@ -101,8 +101,14 @@ class PynickelProcessGroup(About):
         if self._comm is not None:
             self._comm._come(-1)
 
-    def _run(self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any]) -> Any:
-        """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane."""
+    def _run(
+        self, what: str, tensor: torch.Tensor, opts: Any, job: Callable[[Communicator], None], outputs: list[Any], counted: bool = True
+    ) -> Any:
+        """One collective: on the GPU's stream, now if the caller waits for it anyway, else in the lane.
+
+        `counted`: it begins with a collective of the library. What is made of messages must not be promised: who has none to exchange
+        with this rank is at its next collective already, and would take the promise for that one.
+        """
         together: Together | None = getattr(self._opened, "together", None)
         if tensor.is_cuda:
             work = self._cuda.run(what, tensor, job, outputs)
@@ -127,7 +133,7 @@ class PynickelProcessGroup(About):
             return PynickelWork(OVER, outputs)
         if opts is None or opts.asyncOp:
             try:
-                return PynickelWork(self._lane.submit(whole, self._all_come), outputs)
+                return PynickelWork(self._lane.submit(whole, self._all_come if counted else None), outputs)
             except BaseException:  # Ctrl-C: it may have been promised to the others, and will not be called
                 self._stay()
                 raise
@@ -222,11 +228,12 @@ class PynickelProcessGroup(About):
     ) -> Any:
         """Part i of output is what rank i had in this rank's part of its input."""
         job = lambda comm: host.all_to_all_single(comm, output, source, output_sizes, input_sizes)  # noqa: E731
-        return self._run("all_to_all_single", source, opts, job, [output])
+        return self._run("all_to_all_single", source, opts, job, [output], counted=not output_sizes and not input_sizes)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """outputs[i] is what rank i had in inputs[r], r being this rank."""
-        return self._run("all_to_all", inputs[0], opts, lambda comm: host.all_to_all(comm, outputs, inputs), list(outputs))
+        job = lambda comm: host.all_to_all(comm, outputs, inputs)  # noqa: E731
+        return self._run("all_to_all", inputs[0], opts, job, list(outputs), counted=False)
 
     def barrier(self, opts: Any = None) -> Any:
         """Over when all ranks have called it; what this rank has given to the current GPU streams before is over, too."""

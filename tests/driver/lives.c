@@ -189,7 +189,7 @@ static void *takes_turns(void *argument)
   for (int call = 0; call < 100; call++) {
     int all;
     float one = 1;
-    ncclResult_t result = nickelCommCome(comm, call % 4 * 0.0001 - 0.0001, &all);
+    ncclResult_t result = nickelCommCome(comm, call % 3 - 1, &all);
     ENSURE(result == ncclSuccess || result == ncclInvalidUsage);
     do result = ncclAllReduce(&one, &one, 1, ncclFloat32, ncclSum, comm, NULL);
     while (result == ncclInvalidUsage && sched_yield() == 0);

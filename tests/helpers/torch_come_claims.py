@@ -50,33 +50,47 @@ def claim_late_rank(group: Group, me: int, n: int) -> None:
     if n == 1:
         return
     with groups(group, me, n, 2) as (one, other):
-        if me == 0:  # what fails before the library is called, or is interrupted before, is no promise to the others
-            into = [torch.zeros(2, dtype=torch.int64) for _ in range(n)]
-            try:
-                one.allgather([into], [torch.zeros(2)]).wait()
-            except TypeError:
-                pass
-            else:
-                raise AssertionError("two types")
-            come = one._comm._come
-            one._patience.all_come = lambda comm: come(0) or interrupt()
-            try:
-                summed(one, has(me))
-            except KeyboardInterrupt:
-                del one._patience.all_come
-            else:
-                raise AssertionError("it was interrupted")
-        other.barrier().wait()
-        tensor = has(me)
-        if me == 0:
-            other.barrier().wait()  # the others have given theirs
-        begun = time.monotonic()
-        work = summed(one, tensor)
-        if me != 0:
-            assert time.monotonic() - begun < SOON and not work.is_completed(), "it returns, though rank 0 has not come"
+        for before in (fails, is_interrupted, exchanges_nothing):  # which is no promise to the others
+            before(one, me, n)
             other.barrier().wait()
-        work.wait()
-        same(tensor, total(n))
+            tensor = has(me)
+            if me == 0:
+                other.barrier().wait()  # the others have given theirs
+            begun = time.monotonic()
+            work = summed(one, tensor)
+            if me != 0:
+                assert time.monotonic() - begun < SOON and not work.is_completed(), f"it returns: rank 0 {before.__name__}, and is late"
+                other.barrier().wait()
+            work.wait()
+            same(tensor, total(n))
+
+
+def fails(one: Any, me: int, n: int) -> None:
+    """Before the library is called."""
+    if me == 0:
+        try:
+            one.allgather([[torch.zeros(2, dtype=torch.int64) for _ in range(n)]], [torch.zeros(2)]).wait()
+        except TypeError:
+            return
+        raise AssertionError("two types")
+
+
+def is_interrupted(one: Any, me: int, n: int) -> None:
+    """Before its lane has the operation, which others were told of."""
+    if me == 0:
+        one._patience.all_come = lambda comm: comm._come(0) or interrupt()
+        try:
+            summed(one, has(me))
+        except KeyboardInterrupt:
+            del one._patience.all_come
+            return
+        raise AssertionError("it was interrupted")
+
+
+def exchanges_nothing(one: Any, me: int, n: int) -> None:
+    """An exchange of messages without any message calls nothing, and waits for nobody: others may be at the next collective."""
+    one.all_to_all_single(torch.empty(0), torch.empty(0), [0] * n, [0] * n).wait()
+    one.alltoall([torch.empty(0)] * n, [torch.empty(0)] * n).wait()
 
 
 def total(n: int) -> torch.Tensor:
