@@ -40,6 +40,20 @@ static bool is_missing(void *comm)
   return !nh_comm_aborted(comm) && first_missing(comm, 0) >= 0;
 }
 
+/* Seconds in which this thread did not run; only differences mean anything. */
+static double away(void)
+{
+  struct timespec ran;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ran);
+  return nh_now() - ((double)ran.tv_sec + 1e-9 * (double)ran.tv_nsec);
+}
+
+/* Its own sleep says nothing about others. Else a rank that sleeps since others had its core would do so for ever. */
+void nh_come_slept(ncclComm_t comm)
+{
+  comm->away = away();
+}
+
 /* A yield would not do where ranks share cores: the kernel may let it pass to the same session only. */
 static bool await_all(ncclComm_t comm, int missing)
 {
@@ -48,20 +62,14 @@ static bool await_all(ncclComm_t comm, int missing)
     bool sleeps = !comm->roomy || (comm->yields_from > 0 && began + waited < comm->yields_from);
     if (sleeps || turn % CLOCK_EVERY == 0) waited = nh_now() - began;
     if (nh_comm_aborted(comm) || waited > (sleeps ? ASLEEP : PATIENCE)) return false;
-    if (sleeps) nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (ASLEEP - waited)) + 1000);
-    else if (nh_core_of(comm, missing) != comm->core) nh_relax();
+    if (sleeps) {
+      nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (ASLEEP - waited)) + 1000);
+      nh_come_slept(comm);
+    } else if (nh_core_of(comm, missing) != comm->core) nh_relax();
     else sched_yield();
     missing = first_missing(comm, missing);
   }
   return true;
-}
-
-/* Seconds in which this thread did not run; only differences mean anything. */
-static double away(void)
-{
-  struct timespec ran;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ran);
-  return nh_now() - ((double)ran.tv_sec + 1e-9 * (double)ran.tv_nsec);
 }
 
 /* A thread that polls is away when another program has its core. Then all that wait would better sleep: see yield() in step.c. */

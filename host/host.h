@@ -167,6 +167,7 @@ void nh_move_on(ncclComm_t comm);                                 /* to an idle 
 /* come.c */
 ncclResult_t nh_come(ncclComm_t comm, int wait, int *all);        /* *all: also where there is one rank; never in a group */
 void nh_come_over(ncclComm_t comm);                               /* the call has been made by the thread that found all there */
+void nh_come_slept(ncclComm_t comm);                              /* while it waited */
 void nh_stay(ncclComm_t comm);                                    /* takes it back */
 
 /* join.c */

@@ -209,6 +209,7 @@ static void idle(nh_loop *loop, int turns)
   loop->asleep = true;
   nh_sleep(first->comm, loop->npending > 1 ? NH_ON_ANY : first->await, nothing_moves, loop, loop->several ? SHORT_NAP : NAP);
   loop->asleep = false;
+  if (first->comm->coming) nh_come_slept(first->comm);
   leave_finished(loop->tasks);
   look_at_all(loop, nh_now() - loop->looked >= LOOK_ROUND);
 }

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from helpers import forks, host_c
 from helpers.c import shared_library
 from helpers.host_c import INVALID_ARGUMENT
@@ -141,6 +142,38 @@ def alone(rank: int, nranks: int, ids: list[bytes], flag: Flag) -> None:
 def test_longest_wait() -> None:
     """A wait is over soon though the other one does not come, and the call can be made."""
     forks.values(forks.fork(2, alone, Flag()))
+
+
+def late_peer(rank: int, nranks: int, ids: list[bytes]) -> None:
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+    host_c.set_timeout(20)
+    comm, met, over = Comm(nranks, ids[0], rank), [], np.zeros(1, np.int32)
+    began = time.monotonic()
+
+    def works() -> None:
+        while time.monotonic() < began + 0.3:
+            pass
+
+    thread = threading.Thread(target=works)  # on this rank's core
+    if rank == 0:
+        thread.start()
+    while not over[0]:
+        if rank == 1:
+            time.sleep(0.005)
+        met.append(come(comm, 1))
+        over[0] = rank == 0 and time.monotonic() > began + 1 and sum(met[-20:]) < 10
+        assert time.monotonic() < began + 15, "rank 0 waits for 5 ms, though it has its core for itself again"
+        comm.all_reduce(over, over, "max")
+    if rank == 0:
+        thread.join()
+    comm.destroy()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need a core each")
+@forks.nursery(deadline=30)
+def test_sleeps_for_a_while_only() -> None:
+    """A rank that waits longer, as others have had its core, does so for as long as they do: its own sleep is not taken for theirs."""
+    forks.values(forks.fork(2, late_peer, deadline=25))
 
 
 @forks.nursery()
