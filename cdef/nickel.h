@@ -39,9 +39,10 @@ int nickelErrorRanks(ncclComm_t comm, int *ranks, int *pids, int capacity);
    comm NULL: the same for communicators which this thread makes from now on, their init included. */
 ncclResult_t nickelCommSetTimeout(ncclComm_t comm, double seconds);
 
-/* Tells the other ranks that this rank is about to call the next collective of comm, whatever they do. *all: whether all others have told the
-   same, or have called it; then the call waits for nobody who has not begun. wait 1: up to 10 ms for that, as long as it pays; 0: only look;
-   -1: take back what was told, as the call is not made. Where there are cores for two threads of each rank nothing is told, and *all is 0. */
+/* *all: whether all others have come to the next collective of comm, so that the call waits for nobody who has not begun. They have if they are in
+   it, or have told that they are about to call it, whatever the others do. wait 1: tell that, and give the others as long as it pays, 10 ms at
+   most; 0: look, and tell nothing; -1: take back what was told, as the call is not made. Where there are cores for two threads of each rank
+   nothing is told, and *all is 0. */
 ncclResult_t nickelCommCome(ncclComm_t comm, int wait, int *all);
 
 /* check is called from every wait about ten times a second, on the waiting thread; a value other than 0 ends the call. NULL removes it. */

@@ -12,7 +12,7 @@
 
 enum { CLOCK_EVERY = 16 };              /* turns between two looks at the clock */
 static const double PATIENCE = 0.001;   /* seconds: about what a thread beside the caller's costs */
-static const double ASLEEP = 0.01;      /* seconds, where a wait leaves the core to ranks that are to come */
+static const double CROWDED = 0.01;     /* seconds, where a wait leaves the core to ranks that are to come */
 static const double LOST = 0.0005;      /* seconds that others had this core: then they use it all the time */
 
 static void tell(ncclComm_t comm, uint64_t calls)
@@ -57,13 +57,13 @@ void nh_come_slept(ncclComm_t comm)
 /* A yield would not do where ranks share cores: the kernel may let it pass to the same session only. */
 static bool await_all(ncclComm_t comm, int missing)
 {
-  double began = nh_now(), waited = 0;
+  double began = nh_now(), waited = 0, most = comm->roomy ? PATIENCE : CROWDED;
   for (int turn = 1; missing >= 0; turn++) {
     bool sleeps = !comm->roomy || (comm->yields_from > 0 && began + waited < comm->yields_from);
     if (sleeps || turn % CLOCK_EVERY == 0) waited = nh_now() - began;
-    if (nh_comm_aborted(comm) || waited > (sleeps ? ASLEEP : PATIENCE)) return false;
+    if (nh_comm_aborted(comm) || waited > most) return false;
     if (sleeps) {
-      nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (ASLEEP - waited)) + 1000);
+      nh_sleep(comm, NH_ON_ANY, is_missing, comm, (long)(1e9 * (most - waited)) + 1000);
       nh_come_slept(comm);
     } else if (nh_core_of(comm, missing) != comm->core) nh_relax();
     else sched_yield();
@@ -100,7 +100,7 @@ ncclResult_t nh_come(ncclComm_t comm, int wait, int *all)
     if (wait < 0) nh_stay(comm);
     else {
       nh_note_core(comm, sched_getcpu());
-      tell(comm, comm->seq + 1);
+      if (wait) tell(comm, comm->seq + 1);
       *all = all_come(comm, wait);
     }
   }

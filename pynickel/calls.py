@@ -75,10 +75,10 @@ class Calls(Ending):
             lib.nickelCommSetTimeout(self.library.table, self._guard.comm, host_seconds(self._timeout))
 
     def _come(self, wait: int) -> bool:
-        """Promise that this rank is about to call the next collective; whether all others have promised or called it.
+        """Whether all others have promised to call the next collective, whatever comes, or are in it.
 
-        `wait`: 1, up to 10 ms for that; 0, not at all; -1, take the promise back. Only the CPU library has it, and only where
-        threads of the ranks would share cores.
+        `wait`: 1, promise it, and wait up to 10 ms for the others; 0, only look; -1, take the promise back. Only the CPU library
+        has it, and only where threads of the ranks would share cores.
         """
         if self.library.kind != "host" or self._guard.state in ENDED:
             return False

@@ -94,7 +94,12 @@ class PynickelProcessGroup(About):
 
     def _all_come(self) -> bool:
         """Whether all ranks have come to the next collective; by who has the lane's turn."""
-        return self._comm is not None and self._patience.all_come(self._comm)
+        if self._comm is None:
+            return False
+        came = self._patience.all_come(self._comm)
+        if not came and self._patience.promised:
+            self._lane.patient = False  # the lane's thread begins at once, as others may wait for it now
+        return came
 
     def _stay(self) -> None:
         """The next collective is not called, after all."""

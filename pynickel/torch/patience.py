@@ -13,14 +13,15 @@ class Patience:
 
     def __init__(self) -> None:
         self._missed = self._skip = 0
+        self.promised = False  # whether the others have been told of the next collective, and may wait for it
 
     def all_come(self, comm: Communicator) -> bool:
         """Whether all ranks are about to call the next collective, or in it; by who is about to call it here, in this thread or another."""
-        waits = not self._skip
-        came = comm._come(int(waits))
+        self.promised = not self._skip
+        came = comm._come(int(self.promised))
         if came:
             self._missed = self._skip = 0
-        elif waits:
+        elif self.promised:
             self._missed += 1
             self._skip = min(1 << self._missed, MOST_SKIPPED)
         else:
