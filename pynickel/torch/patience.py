@@ -3,27 +3,26 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from ..communicator import Communicator
 
-MOST_SKIPPED = 32  # operations
+REST = 16  # times as long as a wait in vain: until then it only looks, so that such waits take a small part of the time at most
 
 
 class Patience:
-    """Waits for the others as long as it pays; each time that they do not come it lets more operations pass before it waits again."""
+    """Waits for the others as long as it pays, and after they have not come for a while not at all."""
 
     def __init__(self) -> None:
-        self._missed = self._skip = 0
+        self._rests_until = 0.0
         self.promised = False  # whether the others have been told of the next collective, and may wait for it
 
     def all_come(self, comm: Communicator) -> bool:
         """Whether all ranks are about to call the next collective, or in it; by who is about to call it here, in this thread or another."""
-        self.promised = not self._skip
+        begun = perf_counter()
+        self.promised = begun >= self._rests_until
         came = comm._come(int(self.promised))
-        if came:
-            self._missed = self._skip = 0
-        elif self.promised:
-            self._missed += 1
-            self._skip = min(1 << self._missed, MOST_SKIPPED)
-        else:
-            self._skip -= 1
+        if self.promised and not came:
+            now = perf_counter()
+            self._rests_until = now + REST * (now - begun)
         return came
