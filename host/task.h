@@ -61,8 +61,8 @@ struct ncclComm {
   double timeout;               /* seconds; 0: none; below 0: NICKEL_TIMEOUT */
   _Atomic uint64_t calls;       /* counted for NICKEL_FAULT. W, R: every call, relaxed */
   uint64_t come;                /* what this rank has told with nh_set_come */
-  bool coming;                  /* it has found that all have come, and is about to call */
-  double away;                  /* then: come.c */
+  bool coming;                  /* it waits for the others to come, or has found them there and its call is not over */
+  double away;                  /* how long its thread had not run when that began: come.c */
   uint64_t seq, round, pieces, directs, onesided;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */

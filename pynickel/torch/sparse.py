@@ -21,7 +21,7 @@ def all_reduce(comm: Communicator, tensor: torch.Tensor, op: Any) -> None:
     comm.all_gather(torch.tensor([len(values)], device=tensor.device), counts)
     numbers = [int(count) for count in counts]
     all_places, all_values = (gathered(comm, part, numbers) for part in (places, values))
-    total = torch.sparse_coo_tensor(all_places.t(), all_values, tensor.shape)
+    total = torch.sparse_coo_tensor(all_places.t(), all_values, tensor.shape, check_invariants=False)
     with torch.no_grad():
         tensor.copy_(total.coalesce())  # a detached one would have entries of its own
 

@@ -31,7 +31,7 @@ def claim_all_have_come(group: Group, me: int, n: int) -> None:
             work.wait()
             same(tensor, began + n * turn)
         found = torch.tensor([float(at_once)])
-        one.allreduce([found])
+        one.allreduce([found]).wait()
         assert found > TURNS / 2, "the last to come finds the others there, and needs no thread"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -176,10 +177,17 @@ def claim_coalescing(group: Group, me: int, n: int) -> None:
 
 def claim_sparse(group: Group, me: int, n: int) -> None:
     def mine(rank: int) -> torch.Tensor:
-        return torch.sparse_coo_tensor([[rank, rank + 1, rank]], torch.full((3, 2), float(rank + 1)), (8, 2))
+        values = torch.full((3, 2), float(rank + 1))
+        return torch.sparse_coo_tensor([[rank, rank + 1, rank]], values, (8, 2), check_invariants=False)
 
     tensor = mine(me)
-    dist.all_reduce(tensor, group=group)
+    torch.set_warn_always(True)  # torch's own warnings come once in a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dist.all_reduce(tensor, group=group)
+    finally:
+        torch.set_warn_always(False)
     same(tensor.to_dense(), sum(mine(rank).to_dense() for rank in range(n)))
 
 
