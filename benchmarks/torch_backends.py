@@ -117,7 +117,8 @@ def write_table(cells: Cells, where: str, out: TextIO) -> None:
                 times = [found.get((operation, size, name)) for name in backends]
                 ratios = [time / times[0] if time and times[0] else None for time in times[1:]]
                 rows.append([operation, short(size), *map(figure, times), *map(figure, ratios)])
-        write_rows(rows, out)
+        if len(rows) > 1:
+            write_rows(rows, out)
         write_steps(found, backends, out)
         for line in judged(found):
             out.write(line + "\n")

@@ -10,10 +10,10 @@
 
 #include "host.h"
 
-enum { CLOCK_EVERY = 16 };              /* turns between two looks at the clock */
+enum { CLOCK_EVERY = 16, LOSSES = 2 };  /* turns between two looks at the clock; calls one after the other in which LOST was lost */
 static const double PATIENCE = 0.001;   /* seconds: about what a thread beside the caller's costs */
 static const double CROWDED = 0.01;     /* seconds, where a wait leaves the core to ranks that are to come */
-static const double LOST = 0.0005;      /* seconds that others had this core: then they use it all the time */
+static const double LOST = 0.0005;      /* seconds that others had this core: twice, and they use it all the time */
 
 static void tell(ncclComm_t comm, uint64_t calls)
 {
@@ -76,7 +76,9 @@ static bool await_all(ncclComm_t comm, int missing)
 void nh_come_over(ncclComm_t comm)
 {
   comm->coming = false;
-  if (comm->roomy && nh_now() > comm->yields_from && away() - comm->away > LOST) nh_sleep_early(comm);
+  if (!comm->roomy || nh_now() <= comm->yields_from) return;
+  comm->lost = away() - comm->away > LOST ? comm->lost + 1 : 0;
+  if (comm->lost >= LOSSES) nh_sleep_early(comm);
 }
 
 static bool all_come(ncclComm_t comm, bool wait)

@@ -63,6 +63,7 @@ struct ncclComm {
   uint64_t come;                /* what this rank has told with nh_set_come */
   bool coming;                  /* it waits for the others to come, or has found them there and its call is not over */
   double away;                  /* how long its thread had not run when that began: come.c */
+  int lost;                     /* calls one after the other in which others had its core meanwhile */
   uint64_t seq, round, pieces, directs, onesided;
   uint64_t *sent, *received;    /* messages per peer */
   uint64_t *sent_pieces, *received_pieces; /* pieces per peer */
