@@ -4,8 +4,9 @@
  * It is longer than other files so that who reads about an order of memory finds its partner here, too.
  *
  * Three rules hold for all of it.
- * 1. Numbers only grow (rounds, pieces, messages) and are compared with >=; nothing is ever reset, so a rank that comes late still reads
- *    the truth. Words that decide (state, failure, verdict) are set once per round by compare-and-swap: whoever is first decides for all.
+ * 1. Numbers only grow (rounds, pieces, messages) and are compared with >=; none is ever reset, so a rank that comes late still reads
+ *    the truth (`come` alone can be taken back: it is a promise, and no data follows from it). Words that decide (state, failure,
+ *    verdict) are set once per round by compare-and-swap: whoever is first decides for all.
  * 2. Data is written plainly before the store that publishes it and read plainly after the load that saw it: release there, acquire here.
  *    Stores that may end another rank's sleep are sequentially consistent, because of rule 3.
  * 3. Sleep and wake is Dekker's pattern: the sleeper adds itself to `sleepers` and looks at its condition once more; the waker stores
