@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed.nn  # noqa: F401  # before there is a group, which it would keep alive until the process ends
 from torch import distributed as dist
 
 import pynickel.torch  # noqa: F401  # registers the backend

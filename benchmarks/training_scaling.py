@@ -84,7 +84,7 @@ def measure(job: Key, updates: int, runs: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, str(ROOT / "examples" / net.script), *net.options, "--comm", comm, "--batch", str(batch)]
         program += ["--epochs", str(epochs), "--runs", str(runs), "--no-pictures", "--output", folder]
-        again([*launcher(comm, processes), *program], 3 if comm == "gloo" else 1)
+        run([*launcher(comm, processes), *program])
         (found,) = Path(folder).rglob("result.json")
         result = json.loads(found.read_text())
     if result["comm_error"] != 0.0 or result["processes"] != processes:
@@ -99,18 +99,6 @@ def launcher(comm: str, processes: int) -> list[str]:
     if comm == "mpi":
         return [str(Path(sys.executable).with_name("mpiexec")), "--oversubscribe", "--bind-to", "none", "-n", str(processes)]
     return [sys.executable, "-m", "pynickel", "run", "-n", str(processes)]
-
-
-def again(command: Sequence[str], times: int) -> None:
-    """Run it, up to so many times while it fails: gloo's own threads now and then end a process that is leaving ("terminate called")."""
-    for left in range(times - 1, -1, -1):
-        try:
-            run(command)
-            return
-        except SystemExit as error:
-            if not left:
-                raise
-            print(f"once more: {error}", file=sys.stderr)
 
 
 def run(command: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 
 import torch
+import torch.distributed.nn  # noqa: F401  # before there is a group, which it would keep alive until the process ends
 from sklearn.datasets import load_digits
 from torch import distributed as dist
 from torch import nn

@@ -9,6 +9,7 @@ import sys
 from datetime import timedelta
 
 import torch
+import torch.distributed.nn  # noqa: F401  # whose functions keep the group that there is when they are imported, and Adam imports them
 from torch import distributed
 
 from pynickel import rendezvous

@@ -18,6 +18,7 @@ from ..rendezvous.meeting import machine
 from ..unique_id import UniqueId
 
 LOOK_EVERY = 0.5  # seconds between two looks at the rank that is waited for
+ENDED = "the process group was shut down while its ranks met"
 
 
 class Meeting:
@@ -26,12 +27,20 @@ class Meeting:
     def __init__(self, store: dist.Store, rank: int, nranks: int, seconds: float) -> None:
         # Destroyed groups leave their keys, and torch gives the next group the same name and store: ranks count their groups.
         turn = store.add(f"pynickel/{rank}", 1)
-        self.store, self.rank, self.nranks, self.seconds = dist.PrefixStore(f"pynickel/{turn}", store), rank, nranks, seconds
+        self._store: dist.Store | None = dist.PrefixStore(f"pynickel/{turn}", store)
+        self.rank, self.nranks, self.seconds = rank, nranks, seconds
         self._made: list[Communicator] = []
         self._tried: set[bytes] = set()
         self._lock = threading.Lock()
         self._ended = False
         self.store.set(f"process/{rank}", f"{machine()} {os.getpid()} {begun(os.getpid())}")
+
+    @property
+    def store(self) -> dist.Store:
+        """The group's store, until the end."""
+        if self._store is None:
+            raise dist.DistBackendError(ENDED)
+        return self._store
 
     def communicator(
         self, key: str, ranks: Sequence[int], library: Library, device: int | None = None, seconds: float | None = None
@@ -71,7 +80,7 @@ class Meeting:
                 self._made.append(comm)
                 return comm
         comm.abort()
-        raise dist.DistBackendError("the process group was shut down while its ranks met")
+        raise dist.DistBackendError(ENDED)
 
     def in_time(self, comm: Communicator) -> Communicator:
         """The communicator with the group's deadline, which may be another one than when it was made; by who is about to use it."""
@@ -88,7 +97,7 @@ class Meeting:
         while not there():
             now = time.monotonic()
             if self._ended:
-                raise dist.DistBackendError("the process group was shut down while its ranks met")
+                raise dist.DistBackendError(ENDED)
             if now - begun > seconds:
                 missing = [rank for rank, key in come.items() if not self.store.check([key])] or [next(iter(come))]
                 who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
@@ -118,6 +127,7 @@ class Meeting:
         with self._lock:
             self._ended = True
             made, self._made = self._made, []
+            self._store = None  # torch may keep the group until the process ends; rank 0's store has a thread and a port
         for comm in reversed(made):
             if abort:
                 comm.abort()
