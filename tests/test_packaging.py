@@ -42,7 +42,7 @@ def setup(patch: str = "pass", **env: str) -> subprocess.CompletedProcess[str]:
     ("pass", {"CC": sys.executable}, ["C compiler that works", "install gcc"]),
     (NO_HEADERS, {}, ["/nonexistent/Python.h", "python3-dev", "python3-devel"]),
     ("sys.platform = 'darwin'", {}, ["Linux", "WSL2", "darwin"]),
-    ("sys.platform = 'win32'", {}, ["Linux", "WSL2", "win32"]),
+    ("import shutil; sys.platform = 'win32'", {}, ["Linux", "WSL2", "win32"]),
 ], ids=["no such CC", "no compiler", "CC fails", "no headers", "CC is no compiler", "no Python.h", "macOS", "Windows"])
 def test_missing_requirement(patch: str, env: dict[str, str], words: list[str]) -> None:
     """Without what building needs setup.py ends with status 1 and one sentence that says what to install, and nothing else."""

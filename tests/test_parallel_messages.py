@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -119,6 +121,25 @@ def test_arrays_are_not_copied_into_the_pickle() -> None:
     loaded = serial.load(received)["array"]
     assert np.shares_memory(loaded, np.frombuffer(received[1], np.uint8))
     assert loaded.flags.writeable
+
+
+PARTS = """
+import gc
+import numpy as np
+from pynickel.parallel import serial
+
+for value in ("plain", {"not": lambda: 0}, np.zeros(100_000)):
+    ring = [serial.dump(value)]
+    ring.append(ring)
+    del ring
+    gc.collect()
+"""
+
+
+def test_parts_end_in_silence() -> None:
+    """What a message was made of can be collected as garbage, in any order, without a word on stderr."""
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", PARTS], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_plain_values_are_pickled_the_short_way() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -199,4 +200,5 @@ def test_import_without_anything(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
-    assert "host 5" in done.stdout and ("why not: no usable NCCL library for 'nvidia'" in done.stdout)
+    wheel = any(found.name.startswith("nvidia-nccl") for found in distributions())  # builds of torch for GPUs bring it
+    assert "host 5" in done.stdout and ("why not: no usable NCCL library for 'nvidia'" in done.stdout) == (not wheel)

@@ -37,7 +37,8 @@ def dump(value: object) -> list[bytes | memoryview]:
     pickled = io.BytesIO()
     kind = pickle.Pickler if _is_plain(value) else _pickler()
     kind(pickled, protocol=5, buffer_callback=keep).dump(value)
-    return [pickled.getbuffer(), *buffers]
+    # Not getbuffer(): collected as garbage, a BytesIO with a view of it complains on stderr.
+    return [memoryview(pickled.getvalue()), *buffers]
 
 
 def _is_plain(value: Any, depth: int = 3) -> bool:
