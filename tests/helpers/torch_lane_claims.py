@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, cast
 
 from torch import distributed as dist
 
@@ -18,7 +19,7 @@ from pynickel.rendezvous.meeting import machine
 from pynickel.torch import lane as lanes
 from pynickel.torch.lane import Lane, Task
 from pynickel.torch.meeting import Meeting, begun, host_library
-from pynickel.torch.patience import REST, Patience
+from pynickel.torch.patience import CROSSED, REST, Patience, Waits
 from pynickel.torch.soon import Soon
 
 
@@ -232,30 +233,47 @@ def same_name(group: object, me: int, n: int) -> None:
         assert tensor == n * (1 + turn)
 
 
+class Others:
+    """A communicator whose ranks come, or do not come within two milliseconds."""
+
+    def __init__(self) -> None:
+        self.come, self.asked = False, list[int]()
+
+    def _come(self, wait: int) -> bool:
+        self.asked.append(wait)
+        time.sleep(0 if self.come else 0.002 * wait)
+        return self.come
+
+
 def patience() -> None:
     """Waits in vain take a sixteenth of the time; between them it only looks. Who finds all there waits the next time, too."""
-    patience, asked = Patience(), []
-
-    class Others:
-        come = False
-
-        def _come(self, wait: int) -> bool:
-            asked.append(wait)
-            time.sleep(0 if self.come else 0.002 * wait)
-            return self.come
-
-    others, begun_at, calls = Others(), time.perf_counter(), 0
-    while asked.count(1) < 3:
-        assert not patience.all_come(others) and patience.promised == (asked[-1] == 1)  # type: ignore[arg-type]
+    patience, others = Patience(Waits()), cast(Any, Others())
+    begun_at, calls = time.perf_counter(), 0
+    while others.asked.count(1) < 3:
+        assert not patience.all_come(others) and patience.promised == (others.asked[-1] == 1)
         calls += 1
-    assert time.perf_counter() - begun_at > 2 * REST * 0.002 and calls == len(asked) > 3
-    patience, others.come = Patience(), True
-    del asked[:]
-    assert all(patience.all_come(others) for _ in range(5)) and asked == [1] * 5  # type: ignore[arg-type]
+    assert time.perf_counter() - begun_at > 2 * REST * 0.002 and calls == len(others.asked) > 3
+    patience, others.come = Patience(Waits()), True
+    del others.asked[:]
+    assert all(patience.all_come(others) for _ in range(5)) and others.asked == [1] * 5
+
+
+def patience_of_several_groups() -> None:
+    """A wait in vain makes all groups look only; for longer, where the wait before it was another group's."""
+    waits, others = Waits(), cast(Any, Others())
+    one, other = Patience(waits), Patience(waits)
+    for waiting, looking, times in ((one, other, REST), (other, one, CROSSED)):
+        waits.rest_until = 0.0
+        begun_at = time.perf_counter()
+        assert not waiting.all_come(others) and waiting.promised
+        assert not looking.all_come(others) and not looking.promised
+        assert begun_at + times * 0.002 <= waits.rest_until <= time.perf_counter() + times * (time.perf_counter() - begun_at)
+    assert others.asked == [1, 0, 1, 0]
 
 
 ALONE = (
     patience,
+    patience_of_several_groups,
     signal_handlers,
     at_once,
     callbacks,
