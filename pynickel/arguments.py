@@ -11,7 +11,7 @@ LARGEST = (1 << 31) - 1
 
 def as_int(value: Any, name: str) -> int:
     """An int of the caller's, of Python, NumPy or another; arrays and tensors are none, though their types have an __index__."""
-    if not isinstance(value, bool):
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's up to 2.2 is an index, too
         try:
             return int(index(value))
         except TypeError:
