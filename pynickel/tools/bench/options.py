@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,7 +32,13 @@ class Usage(click.UsageError):
     exit_code = USAGE
 
 
-class Size(click.ParamType[int]):
+if TYPE_CHECKING:
+    IntType = click.ParamType[int]
+else:
+    IntType = click.ParamType  # up to 8.3 it cannot be subscripted
+
+
+class Size(IntType):
     """Bytes, with K, M or G."""
 
     name = "size"
