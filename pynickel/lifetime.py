@@ -190,7 +190,7 @@ class Lifetime:
             raise
 
     def _wait_if_in_progress(self, function: str) -> None:
-        """Return when nothing is in progress; BusyError at the communicator's timeout."""
+        """Return when nothing is in progress; BusyError at the communicator's timeout, if what is in progress has not failed before."""
         for is_last in looks(self._timeout):
             if self._guard.state != IN_PROGRESS or self.poll():
                 return
