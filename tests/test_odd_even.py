@@ -154,11 +154,12 @@ def steps(place: Any, optimizer: str, count: int) -> np.ndarray:
 def test_only_the_array_api_is_used(optimizer: str) -> None:
     """Net, optimizers and queries run on a namespace that has nothing but the array API standard, with NumPy's numbers.
 
-    To rounding: `** 0.5` is a square root where NumPy takes its short cut, and a power elsewhere.
+    To the last bit, but for NumPy before 2.3, whose `** 0.5` is a square root where that namespace's is a power.
     """
     here = steps(arrays.HostArrays(pynickel.load("host"), "float64"), optimizer, 20)
     assert not np.array_equal(here, model.initial_parameters(0))
-    np.testing.assert_allclose(steps(StrictArrays(), optimizer, 20), here, rtol=1e-9, atol=1e-12)
+    off = 0 if np.lib.NumpyVersion(np.__version__) >= "2.3.0" else 1e-9
+    np.testing.assert_allclose(steps(StrictArrays(), optimizer, 20), here, rtol=off, atol=off)
 
 
 def test_vectors_are_memory_of_nccl() -> None:
