@@ -52,7 +52,7 @@ struct nh_loop {
   int npending;
   bool several;                 /* communicators wait */
   int spins;
-  int long_yields;              /* one after the other */
+  int long_yields;              /* in this call, short ones between them or not */
   bool here;                    /* a rank that is waited for needs this core */
   double start, looked;         /* 0: not yet */
   bool interrupted, warned;
@@ -185,7 +185,7 @@ static void yield(nh_loop *loop)
   double before = nh_now();
   sched_yield();
   double after = nh_now();
-  loop->long_yields = after - before > LONG_YIELD ? loop->long_yields + 1 : 0;
+  if (after - before > LONG_YIELD) loop->long_yields++;
   if (loop->long_yields >= LONG_YIELDS && loop->pending->comm->roomy) nh_sleep_early(loop->pending->comm);
 }
 
