@@ -171,6 +171,7 @@ static int open_arena(int pid, const nh_place *place, nh_arena *arena)
   char path[64];
   struct stat about;
   snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, place->fd);
+  errno = 0; /* stays so if there is another file */
   int fd = still_there(pid, place->fd, place->arena) ? open(path, O_RDWR | O_CLOEXEC) : -1;
   if (fd < 0) return errno ? errno : ENOENT;
   int failed = fstat(fd, &about) ? errno : about.st_ino != place->arena ? ENOENT : 0;
@@ -195,13 +196,13 @@ static int place_of(int pid, const nh_place *place, int *failed)
   return i;
 }
 
+/* A peer that has failed in this very call may have freed its memory since, or ended: then its reason is the communicator's. */
 static ncclResult_t not_reached(ncclComm_t comm, int rank, int pid, const char *call, int failed)
 {
-  if (!nh_alive(comm, rank)) {
-    nh_failure failure = {nickelKindRemote, ncclRemoteError, rank, comm->rank};
-    nh_fail(comm, failure);
-    return nh_error_failure(comm, failure, call);
-  }
+  nh_failure failure = {0};
+  if (!nh_alive(comm, rank)) failure = nh_fail(comm, (nh_failure){nickelKindRemote, ncclRemoteError, rank, comm->rank});
+  else if (failed == ENOENT) failure = nh_failed_with(comm);
+  if (failure.kind) return nh_error_failure(comm, failure, call);
   char text[256];
   nh_error(ncclSystemError, nickelKindMemory, "%s on rank %d of %d: the ncclMemAlloc memory of rank %d (pid %d) cannot be mapped: %s", call, comm->rank,
            comm->nranks, rank, pid, nh_descriptor_text(failed, text, sizeof text));

@@ -27,9 +27,16 @@ static void end(nh_task *task)
   free(family);
 }
 
+static bool could_not_join(const nh_family *family, int member)
+{
+  return nh_not_joined(family->parent, member) == family->mark;
+}
+
+/* `how` it is gone says less than that it could not join before. */
 static ncclResult_t lost(nh_family *family, int member, const char *how)
 {
   int pid;
+  if (could_not_join(family, member)) how = "could not join the new one";
   nh_rank_life(family->parent->head, member, &pid, NULL);
   nh_error(ncclRemoteError, nickelKindRemote, "rank %d (pid %d) of the communicator that was split, shrunk or grown %s; the new one of %d ranks cannot be made", member,
            pid, how, family->nranks);
@@ -43,9 +50,8 @@ ncclResult_t nh_family_lost(nh_task *task, int rank)
   nh_family *family = task->more;
   if (rank >= family->nmembers || !family->parent->head || nh_rank_life(task->comm->head, rank, NULL, NULL) != NH_EMPTY) return ncclSuccess;
   int member = family->members[rank];
-  if (nh_not_joined(family->parent, member) == family->mark) return lost(family, member, "could not join the new one");
   if (nh_rank_life(family->parent->head, member, NULL, NULL) >= NH_CLOSED) return lost(family, member, "has closed it");
-  return nh_alive(family->parent, member) ? ncclSuccess : lost(family, member, "has ended");
+  return nh_alive(family->parent, member) && !could_not_join(family, member) ? ncclSuccess : lost(family, member, "has ended");
 }
 
 /* Or just going: then its descriptors may still be there. */

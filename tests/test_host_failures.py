@@ -226,7 +226,7 @@ def test_deadline_names_who_began_it() -> None:
     for empty, behind in ((False, "call"), (True, "call"), (False, "message"), (True, "message")):
         with forks.Forked(3, rank_main, empty, behind) as ranks:
             ranks.wait_for("begins", 3)
-            ranks.kill(2, signal.SIGSTOP)
+            ranks.stop(2)
             while ranks.open & {0, 1}:
                 ranks.listen(5)
             first, second = ranks.result[:2]

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import forks, host_c
+from helpers import forks, host_c, order
 from helpers.host_c import INVALID_ARGUMENT, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, raised
 from helpers.host_more import Comm
-from helpers.order import Flag
+from helpers.order import Flag, in_call
 
 
 def create_and_destroy(rounds: int) -> None:
@@ -256,7 +258,51 @@ def test_memory_that_cannot_be_reached() -> None:
         for error in fails:
             assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and "open files" in error.text, error
         for error in peer:
-            assert error.code in (SYSTEM_ERROR, REMOTE_ERROR) and "rank 1" in error.text, error
+            assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and "rank 1" in error.text, error
+
+
+@pytest.mark.parametrize("then", ["ends", "aborts", "frees"])
+@pytest.mark.parametrize("message", [False, True])
+@forks.nursery()
+def test_late_to_memory_of_a_failed_peer(message: bool, then: str) -> None:
+    """A rank that comes to its peer's memory when that has failed in the same call, and has freed it, closed its communicator or ended
+    since, is told why the peer failed, not that its memory or the peer is gone."""
+    goes, ends = Flag(), Flag()
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError:
+        host_c.set_timeout(10)
+        comm, buffer = host_c.Comm(nranks, ids[0], rank), host_c.empty(50_000, np.float32)
+        comm.barrier()
+        if rank == 0:
+            threading.Thread(target=lambda: (in_call(), forks.say("waits")), daemon=True).start()
+        else:
+            forks.no_more_descriptors()
+            goes.wait()
+        error = raised(comm.all_reduce, buffer, buffer) if not message else raised(comm.send if rank else comm.recv, buffer, 1 - rank)
+        if rank == 1 and then == "aborts":
+            comm.abort()
+        if rank == 1 and then != "ends":
+            error.__traceback__ = None  # whose frames have the buffer
+            del buffer
+            forks.say("failed")
+            ends.wait()
+        return error
+
+    with forks.Forked(2, rank_main) as ranks:
+        ranks.wait_for("waits")
+        ranks.stop(0)
+        goes.set()
+        if then == "ends":
+            order.until(lambda: ranks.listen(0.01) or 1 not in ranks.open, "rank 1 did not end")
+        else:
+            ranks.wait_for("failed")
+        ranks.kill(0, signal.SIGCONT)
+        while 0 in ranks.open:
+            ranks.listen(5)
+        ends.set()
+        peer, fails = forks.values(ranks.ends())
+    assert (fails.code, fails.kind) == (SYSTEM_ERROR, "memory") and "open files" in fails.text, fails
+    assert (peer.code, peer.kind, peer.ranks) == (SYSTEM_ERROR, "memory", (1,)) and "failed" in peer.text, peer
 
 
 @forks.nursery()

@@ -165,7 +165,7 @@ def test_shrink_ends_what_another_thread_waits_in() -> None:
 
     with forks.Forked(3, rank_main) as ranks:
         ranks.wait_for("ready", 3)
-        ranks.kill(2, 19)  # SIGSTOP
+        ranks.stop(2)
         ready.set(2)
         while ranks.open != {2}:
             ranks.listen(8)

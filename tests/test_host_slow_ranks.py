@@ -60,7 +60,7 @@ def test_stopped_rank_is_not_in_a_ring(how: str) -> None:
     with forks.Forked(3, stopped, how) as ranks:
         ranks.wait_for("waits")
         time.sleep(0.3)
-        ranks.kill(0, signal.SIGSTOP)
+        ranks.stop(0)
         time.sleep(0.7)
         ranks.kill(0, signal.SIGCONT)
         forks.values(ranks.ends())

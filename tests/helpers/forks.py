@@ -124,6 +124,11 @@ class Forked:
         """Send a signal to a rank."""
         os.kill(self.pids[rank], number)
 
+    def stop(self, rank: int) -> None:
+        """Stop a rank where it is; it has stopped when this returns."""
+        self.kill(rank, signal.SIGSTOP)
+        os.waitpid(self.pids[rank], os.WUNTRACED)
+
     def wait_for(self, word: str, times: int = 1, deadline: float = 5.0) -> None:
         """Wait until ranks have said the word so often."""
         until = time.monotonic() + deadline
