@@ -95,7 +95,7 @@ static bool all_come(ncclComm_t comm, bool wait)
 ncclResult_t nh_come(ncclComm_t comm, int wait, int *all)
 {
   char token = 0;
-  if (!nh_comm_enter(comm, &token)) return nh_error(ncclInvalidUsage, nickelKindBusy, "nickelCommCome: another thread is inside this communicator");
+  if (!nh_comm_enter(comm, &token)) return nh_comm_busy(comm);
   ncclResult_t result = nh_comm_check(comm, "nickelCommCome"); /* inside: from now on no other thread can end it */
   *all = result == ncclSuccess && comm->nranks == 1;
   if (result == ncclSuccess && comm->nranks > 1 && comm->tight && !nh_grouped()) {

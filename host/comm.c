@@ -217,6 +217,15 @@ static ncclResult_t end(ncclComm_t comm, const char *function, nh_life life, con
   return result;
 }
 
+ncclResult_t nh_comm_busy(ncclComm_t comm)
+{
+  if (nh_comm_aborted(comm))
+    return nh_error(ncclInvalidUsage, nickelKindAborted, "rank %d of %d: the communicator is being aborted by another thread", comm->rank, comm->nranks);
+  return nh_error(ncclInvalidUsage, nickelKindBusy,
+                  "rank %d of %d: another thread is inside this communicator: one thread at a time may use it; ncclCommAbort ends its call", comm->rank,
+                  comm->nranks);
+}
+
 static void enter_by_waiting(ncclComm_t comm, const void *token)
 {
   while (!nh_comm_enter(comm, token)) {
@@ -230,8 +239,7 @@ ncclResult_t nh_comm_destroy(ncclComm_t comm)
 {
   char token = 0;
   if (!comm->settings.blocking) enter_by_waiting(comm, &token);
-  else if (!nh_comm_enter(comm, &token))
-    return nh_error(ncclInvalidUsage, nickelKindBusy, "ncclCommDestroy: another thread is inside this communicator; abort ends its call");
+  else if (!nh_comm_enter(comm, &token)) return nh_comm_busy(comm);
   return end(comm, "ncclCommDestroy", NH_CLOSED, &token);
 }
 

@@ -29,14 +29,6 @@ ncclResult_t nh_group_note(ncclResult_t code)
   return code;
 }
 
-static ncclResult_t busy(ncclComm_t comm)
-{
-  if (nh_comm_aborted(comm))
-    return nh_error(ncclInvalidUsage, nickelKindAborted, "rank %d of %d: the communicator is being aborted by another thread", comm->rank, comm->nranks);
-  return nh_error(ncclInvalidUsage, nickelKindBusy, "rank %d of %d: another thread is inside this communicator: one thread at a time may use it", comm->rank,
-                  comm->nranks);
-}
-
 /* Is the handle still the communicator that the call was checked for? */
 static ncclResult_t same_comm(const nh_task *task)
 {
@@ -116,7 +108,7 @@ static ncclResult_t submit_now(nh_task *task)
   nh_task *copy = comm->settings.blocking ? task : copy_of(task);
   if (!copy) return refuse(task, nh_error(ncclSystemError, nickelKindMemory, "no memory for a call"));
   copy->next = copy->lane = NULL;
-  ncclResult_t result = enter(comm, copy) ? same_comm(copy) : busy(comm);
+  ncclResult_t result = enter(comm, copy) ? same_comm(copy) : nh_comm_busy(comm);
   if (result == ncclSuccess) return copy == task ? nh_run(copy) : nh_work_later(copy);
   nh_comm_leave(comm, copy);
   refuse(copy, result);
@@ -163,7 +155,7 @@ static ncclResult_t enter_all(void)
   for (nh_task *task = group.first; task; task = task->next) {
     if (task->home->settings.blocking != group.first->home->settings.blocking)
       return nh_error(ncclInvalidArgument, nickelKindNone, "blocking and non-blocking communicators cannot be in one group: end the group between them");
-    if (!enter(task->home, group.first)) return busy(task->home);
+    if (!enter(task->home, group.first)) return nh_comm_busy(task->home);
     ncclResult_t result = same_comm(task);
     if (result != ncclSuccess) return result;
   }

@@ -183,6 +183,7 @@ ncclResult_t nh_comm_revoke(ncclComm_t comm);
 void nh_comm_interrupt(ncclComm_t comm);
 ncclResult_t nh_comm_check(ncclComm_t comm, const char *function);  /* valid, not forked, ready, not failed, not finalized */
 ncclResult_t nh_comm_exists(ncclComm_t comm, const char *function); /* valid, not forked */
+ncclResult_t nh_comm_busy(ncclComm_t comm);                         /* for who could not enter: used, or aborted, by another thread */
 ncclResult_t nh_comm_destroy(ncclComm_t comm);
 ncclResult_t nh_comm_abort(ncclComm_t comm);
 
