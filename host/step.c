@@ -127,7 +127,7 @@ static void look_at_all(nh_loop *loop, bool round)
   int (*check)(void) = nh_interrupt();
   if (round && check && check() != 0) loop->interrupted = true; /* asked once, kept until it has ended the wait */
   for (nh_task *task = loop->tasks; task; task = task->next) {
-    if (task->result != ncclInProgress || (task->lane && task->lane->result == ncclInProgress)) continue;
+    if (task->result != ncclInProgress || task->phase == NH_START) continue; /* who has not begun waits for nobody, maybe has no segment yet */
     ncclResult_t result = nh_look(task);
     if (result == ncclSuccess && round) result = nh_look_around(task, now - loop->start, loop->interrupted);
     if (result == ncclSuccess && round) result = nh_look_for_cycle(task);

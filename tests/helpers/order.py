@@ -28,6 +28,10 @@ class Flag:
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
 
+    def address(self) -> int:
+        """Where its places are, a byte each, for C."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._page))
+
     def set(self, place: int = 0) -> None:
         """What is set by several has a place for each."""
         self._page[place] = 1
