@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.c import CDEF, ROOT, compiler
+from helpers.c import CDEF, ROOT, compiler, host_library
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 DRIVER = sorted((ROOT / "tests" / "driver").glob("*.c"))
-BUILD = "import pathlib, runpy, sys; runpy.run_path('setup.py')['build_host_library'](pathlib.Path(sys.argv[1]))"
 # What a report looks like; the driver's own failures are in its exit status.
 REPORTS = ("ThreadSanitizer", "AddressSanitizer", "LeakSanitizer", "runtime error")
 OPTIONS = {"TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=1", "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
@@ -33,15 +32,7 @@ def runtime(name: str) -> str:
 def build(folder: Path, sanitize: str) -> Path:
     """The library by the build's switch, and the driver that is linked with it; the folder of both."""
     runtime("libtsan.so" if sanitize == "thread" else "libasan.so")
-    made = subprocess.run(
-        [sys.executable, "-c", BUILD, str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYNICKEL_SANITIZE": sanitize, "CFLAGS": "-O1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
+    host_library(folder, PYNICKEL_SANITIZE=sanitize, CFLAGS="-O1")
     link = ["-L", str(folder), "-lnickel_host", f"-Wl,-rpath,{folder}", "-o", str(folder / "driver")]
     flags = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{CDEF}", f"-fsanitize={sanitize}"]
     made = subprocess.run([*compiler(), *flags, *map(str, DRIVER), *link], capture_output=True, text=True, timeout=120)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CDEF = ROOT / "cdef"
+BUILD_HOST = "import pathlib, runpy, sys; runpy.run_path('setup.py')['build_host_library'](pathlib.Path(sys.argv[1]))"
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
 
 
@@ -33,3 +35,12 @@ def shared_library(path: Path, source: str, *flags: str) -> Path:
     """A shared library at path, made from C text."""
     compile_c(source, "-shared", "-fPIC", "-o", str(path), *flags, folder=path.parent, suffix=f".{path.name}.c")
     return path
+
+
+def host_library(folder: Path, **env: str) -> Path:
+    """The CPU library, built as setup.py does it but for what `env` says."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD_HOST, str(folder)], cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "libnickel_host.so"
