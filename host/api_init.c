@@ -116,7 +116,7 @@ API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *exclude, int nexclude, n
     ENSURE(exclude[i] != comm->rank, "ncclCommShrink: rank %d calls it and excludes itself: only those that stay call it", comm->rank);
   }
   if (flags == NCCL_SHRINK_ABORT) nh_comm_interrupt(comm);
-  else if (nh_comm_revoked(comm) || comm->failed != ncclSuccess) TRY(nh_comm_check_end(comm, "ncclCommShrink"));
+  else if (nh_comm_revoked(comm) || nh_comm_code(comm) != ncclSuccess) TRY(nh_comm_check_end(comm, "ncclCommShrink"));
   else TRY(nh_comm_check(comm, "ncclCommShrink"));
   TRY(nh_settings_from(config, &comm->settings, &settings, "ncclCommShrink"));
   qsort(exclude, (size_t)nexclude, sizeof *exclude, by_number);
@@ -154,7 +154,7 @@ API(ncclResult_t, ncclCommGrow, ncclComm_t comm, int nranks, const ncclUniqueId 
 
 static void finalized(nh_task *task)
 {
-  if (task->result == ncclSuccess) task->comm->finalized = true;
+  if (task->result == ncclSuccess) nh_comm_set_condition(task->comm, NH_FINALIZED, true);
 }
 
 API(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
@@ -188,6 +188,6 @@ API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int flags)
   TRY(nh_comm_exists(comm, "ncclCommRevoke"));
   ENSURE(flags == NCCL_REVOKE_DEFAULT, "ncclCommRevoke: flags are %d, must be NCCL_REVOKE_DEFAULT", flags);
   ENSURE(!nh_comm_revoked(comm), "ncclCommRevoke: the communicator has been revoked before");
-  ENSURE(!comm->finalized, "ncclCommRevoke: the communicator has been finalized, destroy it");
+  ENSURE(!nh_comm_is(comm, NH_FINALIZED), "ncclCommRevoke: the communicator has been finalized, destroy it");
   return nh_group_note(nh_comm_revoke(comm));
 }

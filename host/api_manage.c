@@ -39,7 +39,7 @@ API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *error)
     sched_yield(); /* programs poll without a pause, and there may be no core left for the thread that works */
     return ncclSuccess;
   }
-  if (comm->failed != ncclSuccess) *error = nh_recall_error(comm);
+  if (nh_comm_code(comm) != ncclSuccess) *error = nh_recall_error(comm);
   else if (*error != ncclSuccess) {
     nh_recall_error(comm);
     nh_comm_set_async(comm, ncclSuccess);
@@ -120,15 +120,15 @@ API(ncclResult_t, ncclCommSuspend, ncclComm_t comm, int flags)
 {
   TRY(nh_comm_check(comm, "ncclCommSuspend"));
   ENSURE(flags == NCCL_SUSPEND_MEM, "ncclCommSuspend: flags are %d, must be NCCL_SUSPEND_MEM", flags);
-  comm->suspended = true;
+  nh_comm_set_condition(comm, NH_SUSPENDED, true);
   return ncclSuccess;
 }
 
 API(ncclResult_t, ncclCommResume, ncclComm_t comm)
 {
   TRY(nh_comm_check_end(comm, "ncclCommResume"));
-  if (!comm->suspended) FAIL(ncclInvalidUsage, nickelKindNone, "ncclCommResume: the communicator is not suspended");
-  comm->suspended = false;
+  if (!nh_comm_is(comm, NH_SUSPENDED)) FAIL(ncclInvalidUsage, nickelKindNone, "ncclCommResume: the communicator is not suspended");
+  nh_comm_set_condition(comm, NH_SUSPENDED, false);
   return ncclSuccess;
 }
 
@@ -141,7 +141,7 @@ API(ncclResult_t, ncclCommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uin
          ncclStatGpuMemSuspend, ncclStatGpuMemTotal);
   uint64_t total = NH_PAGE + 2 * NH_INLINE + NH_SLOTS * NH_SLOT;
   for (int i = 0; i < 2 * comm->nranks; i++) total += comm->paired[i] ? NH_PAIR_SLOTS * NH_PAIR_SLOT : 0;
-  *value = stat == ncclStatGpuMemSuspended ? comm->suspended : stat == ncclStatGpuMemSuspend ? 0 : total;
+  *value = stat == ncclStatGpuMemSuspended ? nh_comm_is(comm, NH_SUSPENDED) : stat == ncclStatGpuMemSuspend ? 0 : total;
   return ncclSuccess;
 }
 

@@ -138,7 +138,7 @@ static ncclResult_t step(nh_task *task)
   }
   if (task->phase == NH_DIRECT_END) {
     if (!task->all_done && !nh_finished(comm, comm->directs)) return nh_wait_for(task, NH_ON_VERDICT);
-    if (comm->failed != ncclSuccess) return nh_recall_error(comm);
+    if (nh_comm_code(comm) != ncclSuccess) return nh_recall_error(comm);
     return nh_spoiled(comm, comm->directs) ? nh_round_failed(task) : ncclSuccess;
   }
   return nh_staged_step(task);

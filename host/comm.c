@@ -135,7 +135,7 @@ static void joined(nh_task *task)
     return;
   }
   if (!comm->settings.blocking) {
-    if (comm->failed == ncclSuccess) comm->failed = task->result;
+    if (nh_comm_code(comm) == ncclSuccess) nh_comm_set_code(comm, task->result);
     return;
   }
   *task->out = NULL;
@@ -180,8 +180,8 @@ static ncclResult_t check_idle(ncclComm_t comm, const char *function)
   ncclResult_t state = comm->settings.blocking ? ncclSuccess : nh_comm_async(comm);
   if (state == ncclInProgress)
     return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is in progress: poll ncclCommGetAsyncError until it says ncclSuccess", function);
-  if (state != ncclSuccess && comm->failed == ncclSuccess) return nh_recall_error(comm);
-  if (!comm->ready && comm->failed == ncclSuccess) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
+  if (state != ncclSuccess && nh_comm_code(comm) == ncclSuccess) return nh_recall_error(comm);
+  if (!comm->ready && nh_comm_code(comm) == ncclSuccess) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
   return ncclSuccess;
 }
 
@@ -197,9 +197,9 @@ ncclResult_t nh_comm_check(ncclComm_t comm, const char *function)
   if (result != ncclSuccess) return result;
   if (nh_comm_revoked(comm)) return nh_error(ncclInvalidUsage, nickelKindClosed, "%s: the communicator has been revoked", function);
   if ((result = check_idle(comm, function)) != ncclSuccess) return result;
-  if (comm->failed != ncclSuccess) return nh_error_again(comm);
-  if (comm->finalized) return nh_error(ncclInvalidArgument, nickelKindClosed, "%s: the communicator has been finalized", function);
-  if (comm->suspended) return nh_error(ncclInvalidUsage, nickelKindClosed, "%s: the communicator is suspended: call ncclCommResume first", function);
+  if (nh_comm_code(comm) != ncclSuccess) return nh_error_again(comm);
+  if (nh_comm_is(comm, NH_FINALIZED)) return nh_error(ncclInvalidArgument, nickelKindClosed, "%s: the communicator has been finalized", function);
+  if (nh_comm_is(comm, NH_SUSPENDED)) return nh_error(ncclInvalidUsage, nickelKindClosed, "%s: the communicator is suspended: call ncclCommResume first", function);
   return ncclSuccess;
 }
 

@@ -151,7 +151,8 @@ void nh_record_error(ncclComm_t comm)
 /* Without memory for the record the code is all that is kept. */
 ncclResult_t nh_recall_error(ncclComm_t comm)
 {
-  ncclResult_t code = comm->failed != ncclSuccess ? comm->failed : nh_comm_async(comm);
+  ncclResult_t code = nh_comm_code(comm);
+  if (code == ncclSuccess) code = nh_comm_async(comm);
   if (comm->record) memcpy(current(), comm->record, sizeof last);
   else nh_error(code, nickelKindNone, "%s", nh_result_text(code));
   return code;
@@ -164,19 +165,19 @@ const char *nh_recorded_text(ncclComm_t comm)
 
 void nh_comm_failed(ncclComm_t comm, ncclResult_t code)
 {
-  if (comm->failed != ncclSuccess) return;
+  if (nh_comm_code(comm) != ncclSuccess) return;
   nh_record_error(comm);
-  comm->failed = code;
+  nh_comm_set_code(comm, code);
 }
 
 ncclResult_t nh_error_again(ncclComm_t comm)
 {
   const nh_record *was = comm->record;
   int kind = was ? was->kind : nickelKindNone;
-  nh_error(comm->failed, kind == nickelKindInterrupted ? nickelKindClosed : kind,
+  nh_error(nh_comm_code(comm), kind == nickelKindInterrupted ? nickelKindClosed : kind,
            "this communicator failed before, abort it and make a new one; it was: %s", nh_recorded_text(comm));
   for (int i = 0; was && i < was->named; i++) nh_error_rank(comm, was->ranks[i]);
-  return comm->failed;
+  return nh_comm_code(comm);
 }
 
 const char *nh_op_name(int op)

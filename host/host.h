@@ -124,6 +124,10 @@ bool nh_comm_inside(ncclComm_t comm);
 void nh_comm_set_aborted(ncclComm_t comm, bool aborted);
 bool nh_comm_aborted(ncclComm_t comm);
 uint64_t nh_comm_count_call(ncclComm_t comm);
+void nh_comm_set_condition(ncclComm_t comm, nh_condition condition, bool is);
+bool nh_comm_is(ncclComm_t comm, nh_condition condition);
+void nh_comm_set_code(ncclComm_t comm, ncclResult_t failed);       /* whose text has been recorded */
+ncclResult_t nh_comm_code(ncclComm_t comm);                       /* ncclSuccess: it has not failed */
 void nh_comm_set_revoked(ncclComm_t comm, bool revoked);
 bool nh_comm_revoked(ncclComm_t comm);
 void nh_comm_set_async(ncclComm_t comm, ncclResult_t state);

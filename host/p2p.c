@@ -200,7 +200,7 @@ static ncclResult_t step(nh_task *task)
   }
   if (task->phase == NH_DIRECT_END) {
     if (!direct_is_over(task)) return nh_wait_for(task, NH_ON_RANK + task->root);
-    if (task->comm->failed != ncclSuccess) return nh_recall_error(task->comm);
+    if (nh_comm_code(task->comm) != ncclSuccess) return nh_recall_error(task->comm);
     return nh_pair_is_spoiled(pair_of(task), task->round) ? nh_round_failed(task) : ncclSuccess;
   }
   return task->op == NH_SEND ? staged_send(task) : staged_recv(task);

@@ -66,7 +66,7 @@ static _Thread_local nh_loop *innermost;
 /* The first error of the call or group stays the thread's; the first of a non-blocking communicator is kept for who asks it. */
 static void note_error(nh_loop *loop, nh_task *failing)
 {
-  bool first = !failing->home->settings.blocking && failing->home->failed == ncclSuccess;
+  bool first = !failing->home->settings.blocking && nh_comm_code(failing->home) == ncclSuccess;
   for (nh_task *task = loop->tasks; task && first; task = task->next)
     first = task->home != failing->home || task->result == ncclSuccess || task->result == ncclInProgress;
   if (first) nh_record_error(failing->home);

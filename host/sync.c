@@ -499,6 +499,28 @@ uint64_t nh_comm_count_call(ncclComm_t comm)
   return atomic_fetch_add_explicit(&comm->calls, 1, memory_order_relaxed) + 1;
 }
 
+void nh_comm_set_condition(ncclComm_t comm, nh_condition condition, bool is)
+{
+  if (is) atomic_fetch_or(&comm->conditions, condition); /* pairs with nh_comm_is */
+  else atomic_fetch_and(&comm->conditions, ~(uint32_t)condition);
+}
+
+bool nh_comm_is(ncclComm_t comm, nh_condition condition)
+{
+  return (atomic_load_explicit(&comm->conditions, memory_order_acquire) & condition) != 0;
+}
+
+/* Who reads the code may read the record, which stays as it is from then on. */
+void nh_comm_set_code(ncclComm_t comm, ncclResult_t failed)
+{
+  atomic_store_explicit(&comm->failed, failed, memory_order_release); /* pairs with nh_comm_code */
+}
+
+ncclResult_t nh_comm_code(ncclComm_t comm)
+{
+  return (ncclResult_t)atomic_load_explicit(&comm->failed, memory_order_acquire);
+}
+
 /* Revoking ends the call of another thread like aborting does, but the handle stays. */
 void nh_comm_set_revoked(ncclComm_t comm, bool revoked)
 {

@@ -33,6 +33,9 @@ typedef struct {
 
 typedef struct { bool blocking; int signals; } nh_settings;      /* of ncclConfig_t, what matters here */
 
+/* What a communicator that has not failed may be, and then most calls refuse it. */
+typedef enum { NH_FINALIZED = 1, NH_SUSPENDED = 2 } nh_condition;
+
 /* Meetings of the same ranks: how many were reached, and the id that was told for the next one if that was not. */
 typedef struct { uint64_t who, times; bool told; ncclUniqueId id; } nh_meetings;
 
@@ -71,8 +74,9 @@ struct ncclComm {
   bool *paired;                 /* the pair's memory is reserved: [2 * peer] as sender, [2 * peer + 1] as receiver */
   nh_task **last;               /* while a group is put together: the last task of each lane (collectives, and four per peer) */
   bool ready;                   /* init is over */
-  bool finalized, suspended, told_doing;
-  ncclResult_t failed;          /* final: every later call returns it */
+  bool told_doing;
+  _Atomic uint32_t conditions;  /* bits of nh_condition. W: the thread that finalizes, suspends or resumes. R: every call */
+  _Atomic int failed;           /* final: every later call returns it. W: the thread inside, after the record. R: every call */
   nh_record *record;            /* its text and the like, or those of the last error of a non-blocking communicator */
   nh_worker *worker;
   nh_user_op *ops;

@@ -101,6 +101,35 @@ static void aborts_at_any_moment(actor *me)
   }
 }
 
+static void *ask(void *comm)
+{
+  ncclResult_t state = ncclSuccess;
+  for (int left = 200; left > 0; left -= state != ncclSuccess) {
+    CHECK(ncclCommGetAsyncError(comm, &state));
+    ENSURE(sum(comm, SMALL) != ncclSuccess);
+  }
+  ENSURE(state == ncclRemoteError);
+  return NULL;
+}
+
+/* One thread asks, and calls in vain, while the other one's call fails: whichever of them is inside. */
+static void fails_under_a_thread(actor *me)
+{
+  for (int round = 0; round < 10; round++) {
+    ncclComm_t comm;
+    pthread_t thread = {0};
+    if (me->rank == 0) CHECK(ncclGetUniqueId(&ids[1]));
+    together();
+    CHECK(ncclCommInitRank(&comm, N, ids[1], me->rank));
+    if (me->rank == 0) thread = aside(ask, comm);
+    if (me->rank == 3) rest(5);
+    else ENSURE(sum(comm, SMALL) != ncclSuccess);
+    if (me->rank == 0) pthread_join(thread, NULL);
+    CHECK(ncclCommAbort(comm));
+    together();
+  }
+}
+
 static void revokes(actor *me)
 {
   ncclComm_t half = NULL;
@@ -266,6 +295,7 @@ void play_ends(void)
 {
   play("aborts", aborts, false);
   play("aborts_at_any_moment", aborts_at_any_moment, false);
+  play("fails_under_a_thread", fails_under_a_thread, false);
   play("revokes", revokes, true);
   play("aborts_in_background", aborts_in_background, false);
   play("misfits", misfits, true);
