@@ -39,7 +39,7 @@ class Net(NamedTuple):
 
 
 NETS = {
-    "franke": Net("franke.py", (), 10_000, "Franke, 10,501 parameters", 2, 5),
+    "franke": Net("franke.py", (), 10_000, "Franke, 10,501 parameters", 4, 5),
     "vae": Net("digits_vae.py", ("--original",), 1_500, "digits VAE, 1,068,820 parameters", 1, 3),
 }
 COMMS = ("serial", "mpi", "pynickel", "gloo", "nccl")
