@@ -1,7 +1,8 @@
 """Wall time of the experiments of examples/ by the number of processes, for each library that runs here; the updates are the same.
 
-`python benchmarks/training_scaling.py --updates 80 --plot FILE.png` takes five to six minutes on 2 cores. With --json FILE figures
-are added to those in the file, so that a long measurement can be done in pieces; --report only shows them.
+`python benchmarks/training_scaling.py --updates 80 --plot FILE.png` takes eight to nine minutes on 2 cores. With --json FILE figures
+are added to those in the file, which are for as many updates, so that a long measurement can be done in pieces; --report only
+shows them.
 """
 # SPDX-License-Identifier: Apache-2.0
 
@@ -24,6 +25,7 @@ from typing import NamedTuple, TextIO
 from report import machine, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
+UPDATES = 250
 LIMIT = 240.0  # seconds for one start of an experiment
 
 
@@ -51,7 +53,10 @@ def main() -> None:
     """Measure in turns, then tell."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an interrupt does, so that nothing is left running
     options = parse()
-    figures = read(options.json)
+    measured, figures = read(options.json)
+    updates = options.updates or measured or UPDATES
+    if measured not in (None, updates):
+        raise SystemExit(f"--updates {updates}: the figures in {options.json} are for {measured} updates; take as many, or another file")
     if not options.report:
         jobs = [
             (net, batch, comm, processes)
@@ -64,12 +69,12 @@ def main() -> None:
         rounds = {name: options.rounds or net.rounds for name, net in NETS.items()}
         for number in range(1, max(rounds.values()) + 1):  # a disturbance of a while meets all libraries
             for job in [job for job in jobs if number <= rounds[job[0]]]:
-                seconds = measure(job, options.updates, options.runs or NETS[job[0]].runs)
+                seconds = measure(job, updates, options.runs or NETS[job[0]].runs)
                 figures.setdefault(job, []).extend(seconds)
                 text = ", ".join(f"{second:.3f}" for second in seconds)
                 print(f"round {number}/{rounds[job[0]]}, {job[0]}, batch {job[1]}, {job[3]} x {job[2]}: {text} s", file=sys.stderr)
-                write(options.json, figures)
-    tell(figures, options.updates, sys.stdout)
+                write(options.json, updates, figures)
+    tell(figures, updates, sys.stdout)
     if options.plot:
         import training_picture
 
@@ -157,17 +162,19 @@ def judged(figures: Figures) -> list[str]:
     return lines
 
 
-def read(path: Path | None) -> Figures:
-    """What was measured before."""
+def read(path: Path | None) -> tuple[int | None, Figures]:
+    """What was measured before, and for how many updates; None: nothing."""
     if path is None or not path.exists():
-        return {}
-    return {(net, batch, comm, processes): seconds for net, batch, comm, processes, seconds in json.loads(path.read_text())}
+        return None, {}
+    kept = json.loads(path.read_text())
+    return kept["updates"], {(net, batch, comm, processes): seconds for net, batch, comm, processes, seconds in kept["figures"]}
 
 
-def write(path: Path | None, figures: Figures) -> None:
+def write(path: Path | None, updates: int, figures: Figures) -> None:
     """Keep what there is so far."""
     if path is not None:
-        path.write_text(json.dumps([[*key, seconds] for key, seconds in figures.items()], indent=0) + "\n")
+        kept = {"updates": updates, "figures": [[*key, seconds] for key, seconds in figures.items()]}
+        path.write_text(json.dumps(kept, indent=0) + "\n")
 
 
 def parse() -> argparse.Namespace:
@@ -178,7 +185,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--comms", type=words(COMMS), default=here, help=f"which libraries ({','.join(here)})")
     parser.add_argument("--processes", type=numbers, default=[1, 2, 4], help="how many (1,2,4)")
     parser.add_argument("--batches", type=numbers, default=[32, 128], help="samples of all processes together in an update (32,128)")
-    parser.add_argument("--updates", type=positive, default=250, help="to which all times are scaled (250)")
+    parser.add_argument("--updates", type=positive, help=f"to which all times are scaled (those of --json FILE, else {UPDATES})")
     parser.add_argument("--runs", type=positive, help=f"timed runs of each start ({each('runs')})")
     parser.add_argument("--rounds", type=positive, help=f"starts of each ({each('rounds')})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add all figures to these")

@@ -7,6 +7,7 @@ The loss is the same to rounding for each backend and each number of ranks: ever
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from datetime import timedelta
 
@@ -28,6 +29,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.backend == "pynickel":
         import pynickel.torch  # noqa: F401  # registers the backend
+    if not os.environ.get("RANK"):
+        parser.error("its ranks are started by a launcher: torchrun --nproc-per-node 2 examples/torch_ddp.py")
     torch.set_num_threads(1)
     dist.init_process_group(options.backend, timeout=timedelta(seconds=60))
     begun = time.perf_counter()

@@ -92,6 +92,7 @@ API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t
   *newcomm = NULL;
   if (nh_comm_valid(comm) && nh_comm_revoked(comm)) TRY(nh_comm_check_end(comm, "ncclCommSplit"));
   else TRY(nh_comm_check(comm, "ncclCommSplit"));
+  TRY(nh_comm_check_ready(comm, "ncclCommSplit"));
   ENSURE(color >= 0 || color == NCCL_SPLIT_NOCOLOR, "ncclCommSplit: the color is %d, must be 0 or more, or NCCL_SPLIT_NOCOLOR", color);
   TRY(nh_settings_from(config, &comm->settings, &settings, "ncclCommSplit"));
   return nh_still_running(nh_split(comm, color, key, newcomm, settings));
@@ -118,6 +119,7 @@ API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *exclude, int nexclude, n
   if (flags == NCCL_SHRINK_ABORT) nh_comm_interrupt(comm);
   else if (nh_comm_revoked(comm) || nh_comm_code(comm) != ncclSuccess) TRY(nh_comm_check_end(comm, "ncclCommShrink"));
   else TRY(nh_comm_check(comm, "ncclCommShrink"));
+  TRY(nh_comm_check_ready(comm, "ncclCommShrink"));
   TRY(nh_settings_from(config, &comm->settings, &settings, "ncclCommShrink"));
   qsort(exclude, (size_t)nexclude, sizeof *exclude, by_number);
   bool *excluded = calloc((size_t)comm->nranks, sizeof *excluded);

@@ -43,10 +43,10 @@ API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *error)
   else if (*error != ncclSuccess) {
     nh_recall_error(comm);
     nh_comm_set_async(comm, ncclSuccess);
-  } else if (comm->ready && !nh_comm_revoked(comm)) {
+  } else if (nh_comm_is(comm, NH_READY) && !nh_comm_revoked(comm)) {
     nh_failure failure = nh_failed_with(comm);
     if (failure.kind) *error = nh_error_failure(comm, failure, "ncclCommGetAsyncError");
-  } else if (!comm->ready) *error = ncclInProgress;
+  } else if (!nh_comm_is(comm, NH_READY)) *error = ncclInProgress;
   return ncclSuccess;
 }
 

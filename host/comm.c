@@ -181,8 +181,14 @@ static ncclResult_t check_idle(ncclComm_t comm, const char *function)
   if (state == ncclInProgress)
     return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is in progress: poll ncclCommGetAsyncError until it says ncclSuccess", function);
   if (state != ncclSuccess && nh_comm_code(comm) == ncclSuccess) return nh_recall_error(comm);
-  if (!comm->ready && nh_comm_code(comm) == ncclSuccess) return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
-  return ncclSuccess;
+  return nh_comm_code(comm) == ncclSuccess ? nh_comm_check_ready(comm, function) : ncclSuccess;
+}
+
+ncclResult_t nh_comm_check_ready(ncclComm_t comm, const char *function)
+{
+  if (nh_comm_is(comm, NH_READY)) return ncclSuccess;
+  if (nh_comm_code(comm) != ncclSuccess) return nh_error_again(comm);
+  return nh_error(ncclInvalidArgument, nickelKindBusy, "%s: the communicator is not ready, the group of its init is still open", function);
 }
 
 ncclResult_t nh_comm_check_end(ncclComm_t comm, const char *function)
@@ -261,7 +267,7 @@ ncclResult_t nh_comm_revoke(ncclComm_t comm)
 {
   nh_comm_set_revoked(comm, true);
   nh_lock();
-  bool ready = comm->ready;
+  bool ready = nh_comm_is(comm, NH_READY);
   nh_unlock();
   if (ready) nh_fail(comm, (nh_failure){nickelKindAborted, ncclRemoteError, comm->rank, comm->rank});
   return ncclSuccess;

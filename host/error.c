@@ -117,7 +117,8 @@ ncclResult_t nh_error_failure(ncclComm_t comm, nh_failure failure, const char *d
     if (by) return nh_error(ncclInvalidUsage, kind, "%s on rank %d of %d %s", doing, comm->rank, comm->nranks, by);
   }
   if (failure.kind == nickelKindTimeout) return too_late(comm, failure, doing);
-  const char *end = life == NH_ABORTED ? "has aborted its communicator" : life == NH_CLOSED ? "has closed its communicator" : "has ended";
+  bool aborted = life == NH_ABORTED || failure.by == failure.rank; /* declared by who aborts, before it has left */
+  const char *end = aborted ? "has aborted its communicator" : life == NH_CLOSED ? "has closed its communicator" : "has ended";
   if (failure.kind == nickelKindRemote)
     code = nh_error(code, failure.kind, "%s on rank %d of %d: rank %d (pid %d) %s; the communicator has failed: abort it and make a new one",
                     doing, comm->rank, comm->nranks, failure.rank, pid, end);

@@ -62,13 +62,14 @@ static bool gone(ncclComm_t comm, int rank)
   return !nh_alive(comm, rank) || nh_start_time(pid) == 0;
 }
 
-/* An id that leads nowhere because its maker is gone. */
+/* An id that leads nowhere because its maker is gone, or has given up. */
 static ncclResult_t join_step(nh_task *task)
 {
   nh_family *family = task->more;
   ncclResult_t result = family->join(task);
   bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_error_kind() == nickelKindIdStale || nh_error_kind() == nickelKindIdReused);
-  return led_nowhere && gone(family->parent, family->leader) ? lost(family, family->leader, "has ended") : result;
+  bool leads_no_more = led_nowhere && (could_not_join(family, family->leader) || gone(family->parent, family->leader));
+  return leads_no_more ? lost(family, family->leader, "has ended") : result;
 }
 
 /* The task becomes the joining of the new communicator. */
@@ -76,8 +77,11 @@ static ncclResult_t join(nh_task *task)
 {
   nh_family *family = task->more;
   nh_task next;
+  static const ncclUniqueId none;
   family->mark = family->meet ? task->round : task->round << 1 | 1;
   memcpy(&family->id, family->all + (size_t)family->leader * family->size, sizeof family->id);
+  if (memcmp(&family->id, &none, sizeof none) == 0)
+    return family->leader == task->comm->rank ? family->refused : lost(family, family->leader, "could not make its unique id");
   ncclResult_t result =
     nh_comm_new(&next, &family->child, family->nranks, (const uint8_t *)family->id.internal, family->rank, family->parent->device, family->settings);
   if (result != ncclSuccess) return result;
@@ -98,14 +102,19 @@ static ncclResult_t join(nh_task *task)
   return ncclInProgress;
 }
 
+/* The leader makes it; if it cannot it tells so, by none, as the others would wait for it. Its text is the last error. */
+static void make_id(nh_family *family)
+{
+  memset(&family->id, 0, sizeof family->id);
+  if (family->leader != family->parent->rank) return;
+  family->refused = nh_family_id(family);
+  if (family->refused != ncclSuccess) memset(&family->id, 0, sizeof family->id);
+}
+
 static ncclResult_t tell_id(nh_task *task)
 {
   nh_family *family = task->more;
-  memset(&family->id, 0, sizeof family->id);
-  if (family->leader == task->comm->rank) {
-    ncclResult_t result = nh_family_id(family);
-    if (result != ncclSuccess) return result;
-  }
+  make_id(family);
   nh_tell(task, &family->id, sizeof family->id, join);
   return ncclInProgress;
 }
@@ -145,12 +154,8 @@ static ncclResult_t sort_colors(nh_task *task)
   }
   if (color == NCCL_SPLIT_NOCOLOR) family->leader = -1;
   else if (!note_members(family, told)) return nh_family_no_memory();
+  make_id(family);
   nh_tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
-  memset(&family->id, 0, sizeof family->id);
-  if (family->leader == comm->rank) {
-    ncclResult_t result = nh_family_id(family);
-    if (result != ncclSuccess) return result;
-  }
   return ncclInProgress;
 }
 

@@ -16,6 +16,7 @@ typedef struct {
   ncclResult_t (*join)(nh_task *);
   int mine[2];                  /* color and key */
   ncclUniqueId id;
+  ncclResult_t refused;         /* why this leader could not make one */
   size_t size;                  /* bytes that each rank tells at this stage */
   char *all;                    /* what all have told */
 } nh_family;

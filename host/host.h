@@ -176,6 +176,7 @@ void nh_stay(ncclComm_t comm);                                    /* takes it ba
 
 /* join.c */
 void nh_join_prepare(nh_task *task);
+ncclResult_t nh_join_failed(nh_task *task, nh_failure failure);   /* in the words of an init */
 
 /* comm.c: the life of a communicator */
 ncclResult_t nh_comm_new(nh_task *task, ncclComm_t *out, int nranks, const uint8_t *id, int rank, int device, nh_settings settings);
@@ -183,6 +184,7 @@ void nh_comm_dispose(ncclComm_t comm);                            /* of one that
 void nh_comm_detach(ncclComm_t comm);                             /* from its segment */
 void nh_comm_each(void (*visit)(ncclComm_t, void *), void *argument); /* all of this process, under nh_lock */
 ncclResult_t nh_comm_check_end(ncclComm_t comm, const char *function); /* for what a failed communicator allows, too */
+ncclResult_t nh_comm_check_ready(ncclComm_t comm, const char *function); /* its init has ended well, whether or not it has failed since */
 ncclResult_t nh_comm_revoke(ncclComm_t comm);
 void nh_comm_interrupt(ncclComm_t comm);
 ncclResult_t nh_comm_check(ncclComm_t comm, const char *function);  /* valid, not forked, ready, not failed, not finalized */

@@ -35,10 +35,12 @@ static ncclResult_t place_taken(nh_task *task)
                   pid, getpid());
 }
 
-/* What those who wait in init are told. */
-static ncclResult_t init_failed(nh_task *task, nh_failure failure)
+/* What those who wait in init are told. Of a communicator made from another the ranks are named as there. */
+ncclResult_t nh_join_failed(nh_task *task, nh_failure failure)
 {
   ncclComm_t comm = task->comm;
+  ncclResult_t lost = task->lost && failure.kind == nickelKindRemote ? task->lost(task, failure.rank) : ncclSuccess;
+  if (lost != ncclSuccess) return lost;
   int other, set = nh_join_sizes(comm->head, &other), pid;
   nh_rank_life(comm->head, failure.rank, &pid, NULL);
   if (failure.kind == nickelKindWorldSize)
@@ -65,7 +67,7 @@ static ncclResult_t join(nh_task *task)
     return result;
   }
   nh_failure failure = nh_failure_unpack(nh_state(head));
-  if (failure.kind) return init_failed(task, failure);
+  if (failure.kind) return nh_join_failed(task, failure);
   result = nh_segment_reserve_rank(comm->segment, comm->nranks, comm->rank);
   if (result != ncclSuccess) return declare_failed(task, nickelKindMemory, result);
   nh_rank_at(head, comm->rank)->device = comm->device;
@@ -91,7 +93,7 @@ static void complete(ncclComm_t comm)
   comm->roomy = !crowded && comm->settings.blocking;
   comm->tight = cores < 2 * comm->nranks;
   nh_lock(); /* for nh_comm_revoke */
-  comm->ready = true;
+  nh_comm_set_condition(comm, NH_READY, true);
   nh_unlock();
 }
 
@@ -106,7 +108,7 @@ static ncclResult_t join_step(nh_task *task)
   uint64_t state = nh_state(comm->head);
   if (state == NH_OPEN) return nh_wait_for(task, NH_ON_ANY);
   task->moved = true;
-  if (state != NH_COMPLETE) return init_failed(task, nh_failure_unpack(state));
+  if (state != NH_COMPLETE) return nh_join_failed(task, nh_failure_unpack(state));
   complete(comm);
   return ncclSuccess;
 }

@@ -83,7 +83,7 @@ static ncclResult_t give_up(nh_task *task, nh_failure failure, ncclResult_t own)
   }
   if (nh_comm_code(comm) != ncclSuccess) return nh_recall_error(comm); /* it failed in this very call */
   bool mine = nh_failure_pack(first) == nh_failure_pack(failure) && own != ncclSuccess;
-  if (!mine) own = nh_error_failure(comm, first, nh_op_name(task->op));
+  if (!mine) own = task->op == NH_JOIN ? nh_join_failed(task, first) : nh_error_failure(comm, first, nh_op_name(task->op));
   nh_comm_failed(comm, own);
   return own;
 }

@@ -202,7 +202,7 @@ static void idle(nh_loop *loop, int turns)
   }
   if (goes_on_yielding(loop, turns)) {
     if (turns % LOOK_EVERY == 0) look_at_all(loop, false);
-    yield(loop);
+    if (loop->pending->result == ncclInProgress) yield(loop); /* else its communicator may have been left */
     return;
   }
   nh_task *first = loop->pending;
@@ -211,7 +211,7 @@ static void idle(nh_loop *loop, int turns)
   loop->asleep = false;
   if (first->comm->coming) nh_come_slept(first->comm);
   leave_finished(loop->tasks);
-  look_at_all(loop, nh_now() - loop->looked >= LOOK_ROUND);
+  if (!loop->moved) look_at_all(loop, nh_now() - loop->looked >= LOOK_ROUND); /* else the wait is over, and what comes next has not waited */
 }
 
 bool nh_end_after_this(ncclComm_t comm)

@@ -33,8 +33,8 @@ typedef struct {
 
 typedef struct { bool blocking; int signals; } nh_settings;      /* of ncclConfig_t, what matters here */
 
-/* What a communicator that has not failed may be, and then most calls refuse it. */
-typedef enum { NH_FINALIZED = 1, NH_SUSPENDED = 2 } nh_condition;
+/* What a communicator may be, whether or not it has failed since; most calls refuse one that is not ready, or is one of the others. */
+typedef enum { NH_READY = 1, NH_FINALIZED = 2, NH_SUSPENDED = 4 } nh_condition; /* ready: init has ended well */
 
 /* Meetings of the same ranks: how many were reached, and the id that was told for the next one if that was not. */
 typedef struct { uint64_t who, times; bool told; ncclUniqueId id; } nh_meetings;
@@ -73,9 +73,8 @@ struct ncclComm {
   uint64_t *waited;             /* signals taken, [peer][NH_SIGNALS] */
   bool *paired;                 /* the pair's memory is reserved: [2 * peer] as sender, [2 * peer + 1] as receiver */
   nh_task **last;               /* while a group is put together: the last task of each lane (collectives, and four per peer) */
-  bool ready;                   /* init is over */
   bool told_doing;
-  _Atomic uint32_t conditions;  /* bits of nh_condition. W: the thread that finalizes, suspends or resumes. R: every call */
+  _Atomic uint32_t conditions;  /* bits of nh_condition. W: the thread that inits, finalizes, suspends or resumes. R: every call */
   _Atomic int failed;           /* final: every later call returns it. W: the thread inside, after the record. R: every call */
   nh_record *record;            /* its text and the like, or those of the last error of a non-blocking communicator */
   nh_worker *worker;

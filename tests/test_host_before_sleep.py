@@ -1,4 +1,4 @@
-"""What comes for a rank of the CPU library after its last step and before it sleeps: the next part of its call has not begun then."""
+"""What comes for a rank of the CPU library after its last step and before it sleeps: its next part, or call, has not waited yet."""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -65,15 +65,47 @@ def rank_main(rank: int, nranks: int, ids: list[bytes], how: str, at: int, steps
     comm.abort()
 
 
+def later_call(rank: int, nranks: int, ids: list[bytes], at: int, steps: Flag) -> None:
+    """In a group rank 0 waits as long as its deadline allows, then the first call's peer comes; the second's comes in its time."""
+    host_c.set_timeout(10)
+    comm, one, two = Comm(nranks, ids[0], rank), np.ones(1, np.int64), np.ones(1, np.int64)
+    comm.barrier()
+
+    def later(seconds: float, step: int) -> None:
+        threading.Thread(target=lambda: (time.sleep(seconds), steps.set(step)), daemon=True).start()
+
+    if rank == 0:
+        comm.set_timeout(1)
+        ctypes.c_int.in_dll(ctypes.CDLL(None), "at").value = at
+        ctypes.c_void_p.in_dll(ctypes.CDLL(None), "steps").value = steps.address()
+        later(0.2, 0)
+        with host_c.group():
+            comm.all_reduce(one, one)
+            comm.all_reduce(two, two)
+        assert one[0] == two[0] == 2
+    else:
+        steps.wait(2)
+        later(1.2, 2)
+        comm.all_reduce(one, one)
+        steps.wait(3)
+        time.sleep(0.3)
+        comm.all_reduce(two, two)
+    comm.abort()
+
+
 def held_at(how: str, at: int) -> None:
     """One such call."""
-    forks.values(forks.fork(2 if how == "split" else 3, rank_main, how, at, Flag()))
+    if how == "group":
+        forks.values(forks.fork(2, later_call, at, Flag()))
+    else:
+        forks.values(forks.fork(2 if how == "split" else 3, rank_main, how, at, Flag()))
 
 
-@pytest.mark.parametrize("how", ["split", "shrink"])
+@pytest.mark.parametrize("how", ["split", "shrink", "group"])
 def test_moved_before_it_sleeps(how: str, tmp_path: Path) -> None:
     """A rank whose peer comes just then goes on to the next part of its split or shrink, which has no communicator to look at yet, or one
-    that was revoked. Among four looks at the clock, one after the other, is the last before the sleep."""
+    that was revoked; or to the next call of its group, whose wait begins only now. Among four looks at the clock, one after the other, is
+    the last before the sleep."""
     clock = shared_library(tmp_path / "clock.so", CLOCK)
     before = [path] if (path := os.environ.get("LD_PRELOAD")) else []
     env = {**os.environ, "LD_PRELOAD": ":".join([*before, str(clock)]), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -163,9 +163,11 @@ def test_crossing_order() -> None:
     another communicator, in which call and for whom; in one group the order does not matter."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes], grouped: bool) -> None:
-        host_c.set_timeout(0.6)
         first, second = (Comm(nranks, one, rank) for one in ids)
         one = np.ones(2, np.float32)
+        first.barrier()
+        for comm in (first, second):
+            comm.set_timeout(1.5)
         order = (first, second) if rank == 0 else (second, first)
         if grouped:
             with host_c.group():
@@ -193,9 +195,9 @@ def test_whose_thread_is_blocked() -> None:
 
     def own(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError:
         parent = Comm(nranks, ids[0], rank)
-        parent.set_timeout(3)
+        parent.set_timeout(6)
         child = parent.split(0).learn()
-        child.set_timeout(0.5)
+        child.set_timeout(1.5)
         return raised((parent if rank else child).barrier)
 
     def another(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError | None:
@@ -235,7 +237,7 @@ def test_no_longer_elsewhere() -> None:
         if rank == 0:
             time.sleep(0.3)
             second.barrier()
-            first.set_timeout(0.4)
+            first.set_timeout(1.0)
             try:
                 first.barrier()
             finally:

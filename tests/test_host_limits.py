@@ -9,6 +9,7 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.c import ROOT, shared_library
 from helpers.host_c import INVALID_ARGUMENT, SUCCESS, SYSTEM_ERROR, TIMEOUT, raised
-from helpers.order import SOON
+from helpers.order import SOON, Flag, communicators, until
 
 MANY = 64
 # A kernel that has no page left for files in memory from the n-th request on; the count of what was asked for stands in `asked`.
@@ -192,7 +193,12 @@ def without_pages(path: str) -> None:
     def from_now_on(requests: int) -> None:
         after.value = asked.value + requests
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> list[host_c.HostError]:
+    def tell_when_in_init(turn: int, joined: Flag) -> None:
+        mine = "rank 0 did not come into its init"
+        until(lambda: sum(bool(ranks) and ranks[0]["life"] == "joined" for ranks in communicators()) == 2, mine)
+        joined.set(turn)
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], joined: Flag) -> list[host_c.HostError]:
         host_c.set_timeout(8)
         errors, one, before = [], np.ones(1, np.float32), forks.holds()
         comm = host_c.Comm(nranks, ids[0], rank)
@@ -205,10 +211,15 @@ def without_pages(path: str) -> None:
         comm.barrier()
         errors.append(raised(comm.send, one, 1) if rank == 0 else raised(comm.recv, one, 0))
         for turn in range(1, 4):
-            if rank == 1:
-                time.sleep(0.1)  # who comes after a failed init is told that its id is used up
+            thread = threading.Thread(target=tell_when_in_init, args=(turn, joined))
+            if rank == 0:
+                thread.start()
+            else:
+                joined.wait(turn)  # who comes after a failed init is told that its id is used up
                 from_now_on(turn - 1)
             errors.append(raised(host_c.Comm, nranks, ids[turn], rank))
+            if rank == 0:
+                thread.join()
         assert time.monotonic() - begun < 5
         from_now_on(1 << 20)
         comm.abort()
@@ -217,7 +228,7 @@ def without_pages(path: str) -> None:
         assert after_all["threads"] == before["threads"] and after_all["descriptors"] <= before["descriptors"] + 1, (before, after_all)
         return errors
 
-    peer, own = forks.values(forks.fork(2, rank_main, ids=5, deadline=30))
+    peer, own = forks.values(forks.fork(2, rank_main, Flag(), ids=5, deadline=30))
     for error in own:
         assert (error.code, error.kind) == (SYSTEM_ERROR, "memory") and " bytes of shared memory" in error.text, error
     for error in peer:

@@ -248,8 +248,8 @@ def test_shrink_with_different_lists() -> None:
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm = Comm(nranks, ids[0], rank)
-        comm.set_timeout(0.3)
         comm.barrier()
+        comm.set_timeout(0.3)
         error = raised(comm.shrink, [[3], [2], [3], [2]][rank])
         assert error.code in (INVALID_USAGE, TIMEOUT, INVALID_ARGUMENT), error
         told.set(rank)

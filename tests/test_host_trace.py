@@ -13,6 +13,7 @@ import numpy as np
 from helpers import forks, host_c
 from helpers.host_c import INVALID_USAGE, SUCCESS, TIMEOUT, raised
 from helpers.host_more import Comm
+from helpers.order import Flag
 
 FIELDS = {
     "start": float, "end": float, "pid": int, "tid": int, "comm": str, "rank": int, "nranks": int, "call": int, "operation": str,
@@ -86,7 +87,7 @@ def test_trace_of_the_rest(tmp_path: Path) -> None:
     """Splits, windows, puts, waits and messages to oneself are in the trace, with a start, too; so are calls in the background, and those
     that fail; ranks as threads have lines of their own."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> None:
         comm, one = Comm(nranks, ids[0], rank), np.ones(2, np.float32)
         child = comm.split(0).learn()
         memory = host_c.empty(8, np.float64)
@@ -103,11 +104,11 @@ def test_trace_of_the_rest(tmp_path: Path) -> None:
         comm.set_timeout(0.3)
         if rank == 0:
             raised(comm.barrier)
-        else:
-            time.sleep(0.7)
+            told.set()
+        told.wait()
 
     os.environ["NICKEL_TRACE"] = path = str(tmp_path / "trace")
-    forks.values(forks.fork(2, rank_main, ids=2))
+    forks.values(forks.fork(2, rank_main, Flag(), ids=2))
     lines = read_trace(path)
     Path(path).write_text("")
     forks.values(forks.threads(3, lambda rank, nranks, ids: Comm(nranks, ids[0], rank).barrier()))

@@ -134,6 +134,12 @@ def test_example(tmp_path: Path) -> None:
     assert abs(told["pynickel"][0] - told["gloo"][0]) < 1e-5 and told["pynickel"][1] == told["gloo"][1] >= 95, told
 
 
+def test_example_without_a_launcher() -> None:
+    """Without a launcher's variables the example says how it is started."""
+    done = processes.run(EXAMPLE, deadline=60, env={"RANK": ""})
+    assert done.returncode == 2 and "torchrun --nproc-per-node 2 examples/torch_ddp.py" in done.stderr, done.stderr
+
+
 def test_benchmark(tmp_path: Path) -> None:
     """The benchmark measures both backends, checks the results, tells a table and keeps its figures."""
     script, kept = EXAMPLE.parent.parent / "benchmarks" / "torch_backends.py", str(tmp_path / "figures.json")

@@ -146,12 +146,14 @@ def test_a_rank_fails(tmp_path: Path) -> None:
 
 
 def test_benchmark(tmp_path: Path) -> None:
-    """The benchmark adds to its figures, tells who is the fastest, and draws."""
+    """The benchmark adds to its figures, tells who is the fastest, and draws; times of other numbers of updates do not get among them."""
     script = f"python {shlex.quote(str(ROOT / 'benchmarks' / 'training_scaling.py'))} --json figures.json"
     one = f"{script} --nets franke --batches 128 --comms serial,pynickel --processes 1,2 --updates 78 --runs 2 --rounds 1"
     snippets.run_in(tmp_path, one, 50)
     done = snippets.run_in(tmp_path, f"{script} --report --plot scaling.png", 20)
-    assert re.search(r"franke +128 +1 +serial .* 2 +x 1.00 ", done.stdout)
+    assert re.search(r"franke +128 +1 +serial .* 2 +x 1.00 ", done.stdout) and "\nseconds for 78 updates; " in done.stdout
+    with pytest.raises(AssertionError, match="--updates 80: the figures in figures.json are for 78 updates"):
+        snippets.run_in(tmp_path, f"{script} --updates 80", 20)
     assert re.search(r"franke +128 +2 +pynickel ", done.stdout)
     assert "franke, batch 128, 2 processes: pynickel is the fastest\n" in done.stdout
     assert re.search(r"franke, batch 128: more processes (win|lose), at best x [0-9.]+ with 2 over pynickel against", done.stdout)

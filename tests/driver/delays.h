@@ -43,6 +43,8 @@ static inline void nickel_delay(unsigned once_in)
 #undef atomic_fetch_add
 #undef atomic_fetch_add_explicit
 #undef atomic_fetch_sub
+#undef atomic_fetch_or
+#undef atomic_fetch_and
 #undef atomic_compare_exchange_strong
 #define atomic_load(word) (nickel_delay(DELAY_READS), __atomic_load_n(word, __ATOMIC_SEQ_CST))
 #define atomic_load_explicit(word, order) (nickel_delay(DELAY_READS), __atomic_load_n(word, order))
@@ -51,6 +53,8 @@ static inline void nickel_delay(unsigned once_in)
 #define atomic_fetch_add(word, value) NICKEL_LATE(__atomic_fetch_add(word, value, __ATOMIC_SEQ_CST))
 #define atomic_fetch_add_explicit(word, value, order) NICKEL_LATE(__atomic_fetch_add(word, value, order))
 #define atomic_fetch_sub(word, value) NICKEL_LATE(__atomic_fetch_sub(word, value, __ATOMIC_SEQ_CST))
+#define atomic_fetch_or(word, value) NICKEL_LATE(__atomic_fetch_or(word, value, __ATOMIC_SEQ_CST))
+#define atomic_fetch_and(word, value) NICKEL_LATE(__atomic_fetch_and(word, value, __ATOMIC_SEQ_CST))
 #define atomic_compare_exchange_strong(word, expected, value) \
   NICKEL_LATE(__atomic_compare_exchange_n(word, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 
