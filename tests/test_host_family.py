@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from helpers import forks, host_c
-from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, TIMEOUT, raised
+from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import NO_COLOR, Comm, both_ways, init_all
 from helpers.host_structs import library
 from helpers.order import SOON, Flag
@@ -243,31 +243,6 @@ def test_peer_is_killed_in_a_split() -> None:
 def test_peer_is_killed_in_a_split_200() -> None:
     """The same 200 times."""
     kill_in_splits(200, 3)
-
-
-@pytest.mark.parametrize("stays", [True, False])
-@forks.nursery()
-def test_rank_that_cannot_join_a_split(stays: bool) -> None:
-    """A rank that has no descriptor left for the new communicator says so, and the others do not wait for it until the deadline; they are
-    told the same if it has ended since."""
-
-    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> None:
-        host_c.set_timeout(8)
-        comm = Comm(nranks, ids[0], rank)
-        comm.barrier()
-        if rank == 1:
-            forks.no_more_descriptors()
-        try:
-            comm.split(0)
-        finally:
-            told.set(rank)
-            if stays:
-                told.wait(2)
-
-    waits, fails = forks.fork(2, rank_main, Flag())
-    fails.failed(SYSTEM_ERROR, "memory", "open files")
-    waits.failed(REMOTE_ERROR, "remote", "rank 1", "could not join", ranks=[1])
-    assert waits.seconds < 1 + SOON, waits
 
 
 @forks.nursery()

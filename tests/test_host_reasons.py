@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,24 +42,36 @@ int stat(const char *path, struct stat *about)
 """
 
 
+def poor(rank: int, nranks: int, ids: list[bytes], which: int, stay: int, make: Callable[[Comm], object], told: Flag) -> None:
+    """Make a communicator from one in which rank `which` has no descriptor left; stay until so many ranks know what came of it."""
+    host_c.set_timeout(8)
+    comm = Comm(nranks, ids[0], rank)
+    comm.barrier()
+    if rank == which:
+        forks.no_more_descriptors()
+    try:
+        make(comm)
+    finally:
+        told.set(rank)
+        told.wait(stay)
+
+
+@pytest.mark.parametrize("stay", [0, 2])
+@forks.nursery()
+def test_rank_that_cannot_join_a_split(stay: int) -> None:
+    """A rank that has no descriptor left for the new communicator says so, and the others do not wait for it until the deadline; they are
+    told the same if it has ended since."""
+    waits, fails = forks.fork(2, poor, 1, stay, lambda comm: comm.split(0), Flag())
+    fails.failed(SYSTEM_ERROR, "memory", "open files")
+    waits.failed(REMOTE_ERROR, "remote", "rank 1", "could not join", ranks=[1])
+    assert waits.seconds < 1 + SOON, waits
+
+
 @pytest.mark.parametrize("keys", [(0, 0, 0), (0, 2, 1)])
 @forks.nursery()
 def test_all_are_told_who_could_not_join(keys: tuple[int, int, int]) -> None:
     """When one rank of a split has no descriptor left for the new communicator both others name it, by its rank in the old one."""
-
-    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> None:
-        host_c.set_timeout(8)
-        comm = Comm(nranks, ids[0], rank)
-        comm.barrier()
-        if rank == 2:
-            forks.no_more_descriptors()
-        try:
-            comm.split(0, keys[rank])
-        finally:
-            told.set(rank)
-            told.wait(3)
-
-    first, second, fails = forks.fork(3, rank_main, Flag())
+    first, second, fails = forks.fork(3, poor, 2, 3, lambda comm: comm.split(0, keys[comm.rank]), Flag())
     fails.failed(SYSTEM_ERROR, "memory", "open files")
     for end in (first, second):
         error = end.failed(REMOTE_ERROR, "remote", "rank 2", "could not join", ranks=[2]).error
@@ -70,22 +83,14 @@ def test_all_are_told_who_could_not_join(keys: tuple[int, int, int]) -> None:
 def test_leader_that_cannot_make_the_id(how: str) -> None:
     """A first rank of a new communicator that has no descriptor left for its id tells the others, who do not wait until the deadline."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> None:
-        host_c.set_timeout(8)
-        comm = Comm(nranks, ids[0], rank)
-        comm.barrier()
-        if rank == 0:
-            forks.no_more_descriptors()
-        try:
-            if rank < 2 or how == "split":
-                comm.split(0) if how == "split" else comm.shrink([2])
-        finally:
-            told.set(rank)
-            told.wait(3)
+    def make(comm: Comm) -> object:
+        if how == "split":
+            return comm.split(0)
+        return comm.shrink([2]) if comm.rank < 2 else None
 
-    fails, waits, third = forks.fork(3, rank_main, Flag())
+    fails, *others = forks.fork(3, poor, 0, 3, make, Flag())
     fails.failed(SYSTEM_ERROR, "memory", "open files")
-    for end in (waits, third) if how == "split" else (waits,):
+    for end in others[: 2 if how == "split" else 1]:
         end.failed(REMOTE_ERROR, "remote", "rank 0", "could not make its unique id", ranks=[0])
         assert end.seconds < SOON, end
 
