@@ -9,6 +9,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +30,93 @@ def test_one(i):
 """
 
 
-@pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
+pytestmark = pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
+
+
+class Process:
+    """A process as xdist has it: it begins a test when it knows the next one, or that none comes; once gone it cannot be sent any."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.tests: list[int] = []
+        self.gone = self.shutting_down = False
+        self.events: list[tuple[str, int]] = [("collected", 0)]  # which xdist has not read yet
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        if self.gone:
+            raise OSError("cannot send (already closed?)")
+        self.tests += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def step(self, fatal: set[int]) -> bool:
+        """It runs a test, or ends; False if it waits."""
+        if self.gone or len(self.tests) < 2 and not self.shutting_down:
+            return False
+        test = self.tests.pop(0) if self.tests else -1
+        self.gone = test in fatal or test < 0
+        self.events.append(("ended" if test < 0 else "crashed" if self.gone else "over", test))
+        return True
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_order(seed: int) -> None:
+    """Whatever is read late, and whoever ends when: a test is over once, or named once if it ends its process, and the run ends.
+
+    xdist may send a test to a process that is gone before it reads of that.
+    """
+    from helpers.sharing import SHARING, Sharing
+
+    random = Random(seed)
+    tests = [f"test_apart.py::test_one[{i}]" for i in range(random.randint(2, 9))] + [f"{next(iter(SHARING))}::test[{i}]" for i in range(5)]
+    fatal = {index for index in range(len(tests)) if random.random() < 0.3}
+    config = SimpleNamespace(option=SimpleNamespace(loadscopereorder=True), getvalue=lambda name: ["popen", "popen"])
+    scheduler = Sharing(config, None)
+    active: list[Process] = []
+    over: list[int] = []
+    named: list[str] = []
+
+    def begins() -> None:
+        active.append(Process(f"gw{len(named) + len(active)}"))
+        scheduler.add_node(active[-1])
+
+    def reads(process: Process) -> None:
+        event, test = process.events.pop(0)
+        if event == "collected":
+            scheduler.add_node_collection(process, tests)
+            if scheduler.collection_is_completed:
+                scheduler.schedule()
+        elif event == "over":
+            over.append(test)
+            scheduler.mark_test_complete(process, test)
+        else:
+            crashed = scheduler.remove_node(process) if process in scheduler.nodes else None
+            active.remove(process)
+            assert crashed == (tests[test] if event == "crashed" else None)
+            if crashed is not None:
+                named.append(crashed)
+                begins()
+        if scheduler.tests_finished:
+            for other in active:
+                other.shutdown()
+
+    begins()
+    begins()
+    lag = random.choice([0.1, 0.5, 0.9])
+    for _ in range(10_000):
+        if not active:
+            break
+        process = random.choice(active)
+        if random.random() < lag or not process.events:
+            process.step(fatal)
+        else:
+            reads(process)
+    assert not active, (scheduler.workqueue, scheduler.assigned_work)
+    assert sorted(over) == [index for index in range(len(tests)) if index not in fatal]
+    assert sorted(named) == sorted(tests[index] for index in fatal)
+
+
 def test_crashes(tmp_path: Path) -> None:
     """The first test, two in the middle, of which one is in a shared file, and the last ones end their processes: no other test is lost."""
     (tmp_path / "conftest.py").write_text(CONFTEST)

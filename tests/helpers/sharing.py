@@ -45,6 +45,16 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # xdist's types are i
         if node in self.registered_collections:
             super()._reschedule(node)
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """The first unit of the queue for a process; it stays in the queue if that process is gone, which xdist has yet to be told."""
+        scope, unit = next(iter(self.workqueue.items()))
+        try:
+            super()._assign_work_unit(node)
+        except OSError:
+            del self.assigned_work[node][scope]
+            self.workqueue[scope] = unit
+            self.workqueue.move_to_end(scope, last=False)
+
     def schedule(self) -> None:
         """A process begins a test when it has the next one, or knows that there is none; one that has come later is told, too."""
         super().schedule()
