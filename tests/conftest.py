@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ def host_by_default() -> Iterator[None]:
         patch.setenv("PYNICKEL_LIBRARY", "host")
         patch.delenv("NCCL_DEBUG", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> Iterator[None]:
+    """Tests interrupt their processes, also where pytest is in the background of a script, whose shell has interrupts ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
