@@ -52,6 +52,8 @@ def rank_main(rank: int, nranks: int, ids: list[bytes], core: int, timeout: floa
     return raised(comm.all_reduce, one, one), begun, time.monotonic()
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @forks.nursery(deadline=40)
 def test_in_time() -> None:
     """With twelve others on its core a rank learns of its peer's end, and of its deadline, as soon as on an idle machine."""
@@ -83,6 +85,8 @@ def rounds(rank: int, nranks: int, ids: list[bytes], cores: list[int]) -> list[f
     return times
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @forks.nursery(deadline=60)
 def test_no_slice_for_each_piece() -> None:
     """A rank whose core another program uses does not give that program a time slice with each wait for a piece.
