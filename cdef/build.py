@@ -41,7 +41,7 @@ pn_comm *pn_comm_new(pn_table *table);
 void pn_comm_free(pn_comm *comm);
 unsigned pn_generation(void);
 int pn_enter(pn_comm *comm);
-int pn_enter_at(pn_comm *comm, int state);
+int pn_enter_at(pn_comm *comm, int state, int *inside);
 void pn_leave(pn_comm *comm);
 int pn_install_interrupt(pn_table *table);
 extern "Python+C" int pn_check_signals(void);

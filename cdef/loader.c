@@ -227,21 +227,25 @@ void pn_comm_free(pn_comm *comm)
 
 /* State is looked at twice: first so that a closed communicator says "closed" even while its last call still runs, and again
    inside, because the thread that was in it may have closed it before it left. */
-int pn_enter_at(pn_comm *comm, int state)
+int pn_enter_at(pn_comm *comm, int state, int *inside)
 {
   if (comm->generation != pn_generation()) return PN_FORKED;
   if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) != state) return PN_CLOSED;
   /* acquire: pairs with the release in pn_leave, so that what the last thread wrote to comm and state is seen here. */
   if (atomic_exchange_explicit(&comm->busy, 1, memory_order_acquire) != 0) return PN_BUSY;
-  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) == state) return 0;
-  pn_leave(comm);
-  return PN_CLOSED;
+  if (__atomic_load_n(&comm->state, __ATOMIC_RELAXED) != state) {
+    pn_leave(comm);
+    return PN_CLOSED;
+  }
+  *inside = 1;
+  return 0;
 }
 
 
 int pn_enter(pn_comm *comm)
 {
-  return pn_enter_at(comm, 0);
+  int inside;
+  return pn_enter_at(comm, 0, &inside);
 }
 
 

@@ -62,9 +62,10 @@ void pn_comm_free(pn_comm *comm);
 unsigned pn_generation(void);
 
 /* pn_enter: 0, then pn_leave must follow; or the reason why not, in the order forked, closed, busy.
-   pn_enter_at: the same for a communicator that is to be in that state, not in state 0. */
+   pn_enter_at: the same for a communicator that is to be in that state, not in state 0; it sets *inside to 1 with its 0, for a
+   caller that may never see the 0: Python raises KeyboardInterrupt in place of it. */
 int pn_enter(pn_comm *comm);
-int pn_enter_at(pn_comm *comm, int state);
+int pn_enter_at(pn_comm *comm, int state, int *inside);
 void pn_leave(pn_comm *comm);
 
 /* Python's answer to "is a signal pending": not 0 ends the call. Defined by cffi, filled in by Python. */

@@ -71,8 +71,7 @@ class Ending(Lifetime):
         refuse_in_group("resume()")
         if self._guard.state != SUSPENDED:
             self._require_ready("ncclCommResume")
-        with self._entered("ncclCommResume") as comm:
-            code = lib.ncclCommResume(self.library.table, comm)
+        code = self._inside("ncclCommResume", lambda comm: int(lib.ncclCommResume(self.library.table, comm)))
         if code == lib.ncclInProgress:
             self._poll("ncclCommResume", None)
         elif code != lib.ncclSuccess:
@@ -172,10 +171,11 @@ class Ending(Lifetime):
 
     def _destroy(self) -> int:
         """ncclCommDestroy, with the door shut before it: nobody may come in while or after it runs."""
-        code: int = lib.pn_enter_at(self._guard, self._guard.state)
-        if code != 0:
-            return code
+        inside = ffi.new("int *")
         try:
+            code: int = lib.pn_enter_at(self._guard, self._guard.state, inside)
+            if code != 0:
+                return code
             comm, things = self._guard.comm, list(self._things.values())
             if not self._end(CLOSED, "close() was called"):
                 return int(lib.PN_CLOSED)
@@ -185,7 +185,8 @@ class Ending(Lifetime):
             self._guard.comm = ffi.NULL
             self._kept.clear()
         finally:
-            lib.pn_leave(self._guard)
+            if inside[0]:
+                lib.pn_leave(self._guard)
         return code
 
 

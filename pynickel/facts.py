@@ -70,12 +70,13 @@ class Facts(Calls):
 
     def memory_stats(self) -> MemoryStats:
         """How much memory this rank's communicator holds; see MemoryStats. A suspended communicator answers too. (ncclCommMemStats)"""
-        values = []
-        with self._entered("ncclCommMemStats") as comm:
-            for which in (lib.ncclStatGpuMemSuspend, lib.ncclStatGpuMemSuspended, lib.ncclStatGpuMemPersist, lib.ncclStatGpuMemTotal):
-                out = ffi.new("uint64_t *")
-                code = lib.ncclCommMemStats(self.library.table, comm, which, out)
-                values.append((code, out[0]))
+        kinds = (lib.ncclStatGpuMemSuspend, lib.ncclStatGpuMemSuspended, lib.ncclStatGpuMemPersist, lib.ncclStatGpuMemTotal)
+
+        def asked(comm: Any) -> list[tuple[int, int]]:
+            outs = [ffi.new("uint64_t *") for _ in kinds]
+            return [(lib.ncclCommMemStats(self.library.table, comm, kind, out), out[0]) for kind, out in zip(kinds, outs, strict=True)]
+
+        values = self._inside("ncclCommMemStats", asked)
         for code, _ in values:
             if code != lib.ncclSuccess:
                 raise self._error(code, "ncclCommMemStats")

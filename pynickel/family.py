@@ -173,8 +173,7 @@ class Family(Calls):
         self._wait_if_in_progress(function)
         if self._guard.state not in states:
             self._require_ready(function)
-        with self._entered(function) as comm:
-            code = call(comm)
+        code = self._inside(function, call)
         if code not in FINE:
             raise self._error(code, function)
         if not self._blocking and self._guard.state != FAILED:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from . import driver, errors, interrupt, report
 from ._nccl import ffi, lib
@@ -23,6 +23,8 @@ from .stream import as_stream
 
 if TYPE_CHECKING:
     from .owned import Owned
+
+T = TypeVar("T")
 
 # pn_comm.state: 0 lets calls through, anything else is refused in C before the library is entered.
 READY, NEW, FINALIZED, FAILED, ABORTED, CLOSED, IN_PROGRESS, REVOKED, SUSPENDED = range(9)
@@ -224,31 +226,37 @@ class Lifetime:
         if self._async[0] not in FINE:
             self._move(READY, FAILED, f"{failed.function}: {(failed.last_error or failed.library_text).splitlines()[0]}")
 
-    @contextmanager
-    def _entered(self, function: str) -> Iterator[Any]:
-        """This thread alone in the communicator, whatever its state is short of ended; gives the handle."""
-        state = self._guard.state
-        code = lib.PN_CLOSED if state == NEW or state in ENDED else lib.pn_enter_at(self._guard, state)
-        if code != 0:
-            raise self._error(code, function)
+    def _inside(self, function: str, call: Callable[[Any], T]) -> T:
+        """What `call` makes of the handle, with this thread alone in the communicator, whatever its state is short of ended.
+
+        No context manager: Ctrl-C between its functions would leave the communicator busy for ever.
+        """
+        guard, inside = self._guard, ffi.new("int *")
+        state = guard.state
         try:
-            yield self._guard.comm
+            code = lib.PN_CLOSED if state == NEW or state in ENDED else lib.pn_enter_at(guard, state, inside)
+            if code == 0:
+                return call(guard.comm)
         finally:
-            lib.pn_leave(self._guard)
+            if inside[0]:
+                lib.pn_leave(guard)
+        raise self._error(code, function)
 
     # -- looking and waiting -----------------------------------------------------------------------------------------
 
     def get_async_error(self) -> int:
         """Result.SUCCESS, Result.IN_PROGRESS, or the error that has broken it; an unknown number as int. (ncclCommGetAsyncError)"""
-        function = "ncclCommGetAsyncError"
-        with self._entered(function) as comm:
-            code = lib.ncclCommGetAsyncError(self.library.table, comm, self._async)
-            found: int = self._async[0]
+        code, found = self._look()
         if code != lib.ncclSuccess:
-            raise self._error(code, function)
+            raise self._error(code, "ncclCommGetAsyncError")
         if self._guard.state == IN_PROGRESS and found != lib.ncclInProgress:
             self._settle(found)
         return Result(found) if found in Result._value2member_map_ else found
+
+    def _look(self) -> tuple[int, int]:
+        """What the library returns for the look, and what it has seen."""
+        table, out = self.library.table, self._async
+        return self._inside("ncclCommGetAsyncError", lambda comm: (lib.ncclCommGetAsyncError(table, comm, out), out[0]))
 
     def _settle(self, found: int) -> None:
         """What was in progress is done, well or badly. The CPU library tells an error once that leaves the communicator usable."""
@@ -262,8 +270,8 @@ class Lifetime:
 
     def _is_broken(self) -> bool:
         """Whether the library says so, once more."""
-        with self._entered("ncclCommGetAsyncError") as comm:
-            return lib.ncclCommGetAsyncError(self.library.table, comm, self._async) != lib.ncclSuccess or self._async[0] not in FINE
+        code, found = self._look()
+        return code != lib.ncclSuccess or found not in FINE
 
     def poll(self) -> bool:
         """Whether nothing is in progress; raises the communicator's error. Only non-blocking communicators ever say False."""

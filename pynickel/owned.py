@@ -34,14 +34,18 @@ class Owned(ABC):
         what = f"closing a {type(self).__name__}"
         refuse_in_group(what)
         try:
-            with self.comm._entered(what) as handle:
-                code, function = self._release(handle)
-                self._forget()
+            code, function = self.comm._inside(what, self._released)
         except (CommunicatorClosedError, ForkedError):
             self._forget()
             return
         if code != 0:
             raise self.comm._error(code, function)
+
+    def _released(self, handle: Any) -> tuple[int, str]:
+        """Give it back and forget it, before the communicator may end in another thread."""
+        found = self._release(handle)
+        self._forget()
+        return found
 
     def _forget(self) -> None:
         """It is gone, by its own close or with its communicator."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.order import SOON, in_call, in_package, signalled, until, waiting
+from helpers.recorder import Recorder
 from helpers.threads import in_thread
 
 import pynickel
 from pynickel import Communicator, UniqueId
+from pynickel._nccl import ffi, lib
 
 
 def test_interrupt_of_a_collective(two: tuple[Communicator, Communicator]) -> None:
@@ -39,6 +42,69 @@ def test_interrupt_of_init_and_of_a_group(two: tuple[Communicator, Communicator]
             two[0].all_reduce(np.zeros(4))
 
     assert signalled(grouped, waiting) < SOON
+
+
+def suspended(comm: Communicator) -> None:
+    comm.suspend()
+    comm.resume()
+
+
+# What enters a communicator and leaves it again, and what the recorder is to say.
+ENTERS: dict[str, tuple[Callable[[Communicator], Any], dict[str, int]]] = {
+    "get_async_error": (lambda comm: comm.get_async_error(), {}),
+    "wait": (lambda comm: comm.wait(), {"async_polls": 2}),
+    "all_reduce": (lambda comm: comm.all_reduce(bytearray(4)), {}),
+    "all_reduce that waits": (lambda comm: comm.all_reduce(bytearray(4)), {"ncclAllReduce": 7, "async_polls": 2}),
+    "all_reduce that fails": (lambda comm: comm.all_reduce(bytearray(4)), {"ncclAllReduce": 7, "set_async": 6}),
+    "memory_stats": (lambda comm: comm.memory_stats(), {}),
+    "resume": (suspended, {}),
+    "register": (lambda comm: comm.register(bytearray(4096)).close(), {}),
+    "split": (lambda comm: comm.split(None), {}),
+    "close": (lambda comm: comm.close(), {}),
+}
+
+
+@pytest.mark.parametrize("what", ENTERS)
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in the end of a generator Python drops it
+def test_interrupt_anywhere(what: str, timeout: float | None, recording: Recorder) -> None:
+    """Wherever in a call Python may raise KeyboardInterrupt, nobody is left inside the communicator."""
+    call, said = ENTERS[what]
+    place, interrupted = -1, True  # first not interrupted, so that what it imports is there
+    while interrupted:
+        comm = Communicator(4, bytes(range(128)), 1, library=recording.path, timeout=timeout)
+        for name, value in said.items():
+            (recording.returns if name.startswith("nccl") else recording.set)(name, value)
+        interrupted = at_place(place, lambda comm=comm: call(comm))  # type: ignore[misc]
+        assert lib.pn_enter_at(comm._guard, comm._guard.state, ffi.new("int *")) == 0, place
+        lib.pn_leave(comm._guard)
+        recording.forget()
+        comm.abort()
+        place += 1
+    assert place > 2
+
+
+def at_place(place: int, call: Callable[[], object]) -> bool:
+    """Raise KeyboardInterrupt at one of the places where Python looks for signals: a function begins, or one of C has returned.
+
+    Whether there was such a place.
+    """
+    left = place
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt, pynickel.NCCLError):
+        sys.setprofile(look)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+    return left < 0
 
 
 def signal_in_a_call() -> None:
