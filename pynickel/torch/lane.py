@@ -131,9 +131,10 @@ class Lane:
                 task.run()
             finally:
                 self._busy = False
+            callbacks = task.finish()
         finally:
             self._turn.release()
-        self._tell(task)
+        self._tell(task, callbacks)
         return True
 
     def begin(self, waits: bool = False) -> None:
@@ -170,8 +171,8 @@ class Lane:
                     finally:
                         self._busy = False
                     return
-                task = self._next()
-            self._tell(task)
+                task, callbacks = self._next()
+            self._tell(task, callbacks)
 
     def help(self, task: Task) -> None:
         """Do what was given up to this one, in this thread, unless another thread is at it."""
@@ -179,11 +180,11 @@ class Lane:
             try:
                 self._require_free()
                 if not self._waiting:
-                    return  # whoever has run it is about to say so
-                done = self._next(soon.now)  # what other lanes have may be what this one's peer waits for
+                    return  # it is over by now: whoever ran it said so before giving up the turn
+                done, callbacks = self._next(soon.now)  # what other lanes have may be what this one's peer waits for
             finally:
                 self._turn.release()
-            self._tell(done)
+            self._tell(done, callbacks)
 
     def require_outside(self) -> None:
         """Refuse what a signal handler cannot do that has interrupted an operation of this lane: wait for its end, or end it."""
@@ -223,7 +224,7 @@ class Lane:
                 " same group nor end the group; let the handler set a flag or raise, and do the rest outside of it"
             )
 
-    def _next(self, before: Job | None = None) -> Task:
+    def _next(self, before: Job | None = None) -> tuple[Task, list[Job]]:
         """Run what was given first; by who has the turn. Before it comes what would wake this lane's thread if that still waited."""
         task = self._waiting.popleft()
         try:
@@ -237,16 +238,17 @@ class Lane:
             task.run()
         finally:
             self._busy = False
-        return task
+        return task, task.finish()  # with the turn: what was given later must not be over before it
 
-    def _tell(self, task: Task) -> None:
-        """Tell that it is over; without the turn, because a callback may give operations to this lane and wait for them."""
-        for callback in task.finish():
+    def _tell(self, task: Task, callbacks: list[Job]) -> None:
+        """Call back; without the turn, because a callback may give operations to this lane and wait for them."""
+        for callback in callbacks:
             callback()
         if task.error is not None and not isinstance(task.error, Exception):
             raise task.error  # Ctrl-C came while this thread did another one's operation, and belongs to this thread
 
     def _work(self) -> None:
+        callbacks: list[Job] = []
         while True:
             try:
                 self._wake.get(timeout=IDLE)
@@ -257,13 +259,12 @@ class Lane:
                         return
             ended = self._ended  # looked at before the rest is done: then there is nothing more to come
             while self._waiting:
-                task = None
                 with self._turn:
                     if self._waiting:
-                        task = self._next()
-                if task is not None and (callbacks := task.finish()) and not self._call(callbacks):
+                        callbacks = self._next()[1]
+                if callbacks and not self._call(callbacks):
                     return
-                task, callbacks = None, []  # an idle thread must hold no tensors
+                callbacks = []  # an idle thread must hold no tensors
             if ended:
                 return
 
