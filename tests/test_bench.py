@@ -164,9 +164,7 @@ def test_unknown_types_and_operators_are_replaced() -> None:
 
 def test_a_rank_that_does_not_come_is_a_timeout() -> None:
     """-T: a wait that takes longer ends the program with status 4 and the library's words."""
-    ended = program(
-        "all_reduce", "-b", "64", "-e", "64", "-T", "0.2", "--ranks", "2", NICKEL_FAULT="delay:rank=1,call=5,ms=600"
-    )
+    ended = program("all_reduce", "-b", "64", "-e", "64", "-T", "0.2", "--ranks", "2", NICKEL_FAULT="delay:rank=1,call=5,ms=600")
     assert ended.returncode == 4, ended.stdout + ended.stderr
     assert "WaitTimeoutError" in ended.stderr
 
@@ -281,6 +279,46 @@ def test_ended_by_its_user_or_by_nobody_reading() -> None:
             assert run.wait(30) == 0
             run.stderr.close()
         assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
+
+
+# Two ranks, kept as those of the command are. Rank 0 ends at SIGINT, once rank 1 has; that one ends in the way that is given.
+KEPT = """
+import os, signal, sys, time
+from pynickel.tools import keep, watch
+
+how, note = sys.argv[1:3]
+def others_end(*_):
+    while os.path.exists(f"/proc/{open(note).read()}"): time.sleep(0.01)
+
+if "RANK" not in os.environ:
+    environments = [{**os.environ, "RANK": str(rank)} for rank in range(2)]
+    ranks = keep.Ranks([sys.executable, __file__, how, note], environments, prefix=False, grace=60, tells=True)
+    sys.exit(watch.run(ranks.keep))
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGINT, lambda *_: (others_end(), os._exit(130)))
+else:
+    signal.signal(signal.SIGINT, signal.SIG_DFL if how == "dies" else lambda *_: os._exit(3))
+    with open(note + "+", "w") as file: file.write(str(os.getpid()))
+    os.rename(note + "+", note)
+    if how == "before": os._exit(3)
+while not os.path.exists(note): time.sleep(0.01)
+if how == "before": others_end()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("fails", 130), ("dies", 130), ("before", 3)])
+def test_which_end_is_told(how: str, status: int, tmp_path: Path) -> None:
+    """A rank that ends because another one has heard SIGINT first is no failure; one that had ended before that is."""
+    (script := tmp_path / "kept.py").write_text(KEPT)
+    command = [sys.executable, str(script), how, str(tmp_path / "note")]
+    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    for _ in range(1 if how == "before" else 2):
+        assert run.stdout.readline() == "ready\n"
+    run.send_signal(signal.SIGINT)
+    assert (run.communicate(timeout=30)[1], run.returncode) == ("", status)
 
 
 @pytest.mark.slow

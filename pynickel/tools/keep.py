@@ -89,6 +89,7 @@ class Ranks:
         self.signals: list[int] = []  # that have come and are not yet passed on
         self.stages: list[tuple[float, int]] = []  # when the ranks get which signal, soonest first
         self.asked = False  # a signal has asked for the end
+        self.ended_by = 0  # it, if no rank had failed before
         self.launcher = select.poll()  # readable once the launcher is gone
         self.left = False  # they have to end because nobody reads what they write
 
@@ -209,6 +210,8 @@ class Ranks:
         """A signal goes to every rank once; if it is to end them and they do not, they are killed. A second one kills them at once."""
         if number in _ENDING and self.asked:
             number = signal.SIGKILL
+        if number in _ENDING and not self.asked and not self.failures:
+            self.ended_by = number
         for rank in self.ranks:
             rank.signal(number)
         if number in _ENDING:
@@ -234,6 +237,8 @@ class Ranks:
                 rank.end()
         if cause is None or cause.status is None or self.left:
             return 0
+        if self.tells and self.ended_by:  # one that failed because another had the signal first says nothing, nor do we
+            return 128 + self.ended_by
         status = cause.status
         if self.tells and status > 0:
             cause.end()
