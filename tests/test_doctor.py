@@ -81,6 +81,19 @@ def test_ranks_are_compared() -> None:
     assert ended.returncode == 0 and ended.stdout == "all 2 ranks agree, and none has a problem\n", ended.stdout + ended.stderr
 
 
+def test_report_that_takes_long() -> None:
+    """The ranks with nothing to print end with the one that prints: a launcher ends that one soon after the first that fails."""
+    script = """
+import os, time
+from pynickel.tools.doctor import command as doctor
+if os.environ["RANK"] == "0":
+    doctor.show_ranks = lambda *given, shown=doctor.show_ranks: (time.sleep(1.5), shown(*given))
+doctor.command()
+"""
+    ended = doctor_under("run", "-n", "2", "--no-prefix", "--", "env", "NCCL_DEBGU=INFO", sys.executable, "-c", script)
+    assert ended.returncode == 1 and "problem on ranks 0-1: variable: NCCL_DEBGU" in ended.stdout, ended.stdout + ended.stderr
+
+
 def doctor_under(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of pynickel, without variables that would count."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
@@ -163,6 +176,7 @@ def test_limits() -> None:
     assert limits.open_files(resource.RLIM_INFINITY).level == OK
     assert limits.shared_memory(64 << 20, 10 << 20, "nvidia").level == PROBLEM
     assert limits.shared_memory(64 << 20, 10 << 20, "host").level == OK
+    assert limits.shared_memory(64 << 20, 10 << 20, "host") == limits.shared_memory(64 << 20, 9 << 20, "host"), "ranks look one by one"
     assert limits.shared_memory(8 << 30, 8 << 30, "nvidia").level == OK
     assert "ulimit" in limits.open_files(64).remedy and "--shm-size" in limits.shared_memory(1, 1, "nvidia").remedy
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -48,7 +49,7 @@ def command(context: click.Context, /, as_json: bool, no_self_test: bool) -> Non
     Under a launcher (mpirun, srun, torchrun, `pynickel run`) all ranks look, and rank 0 prints only what differs. Ends with
     1 if there is a problem.
     """
-    from ... import rendezvous
+    from ... import errors, rendezvous
 
     place = rendezvous.place()
     findings = examine(self_test=not no_self_test and place.nranks == 1)
@@ -57,8 +58,12 @@ def command(context: click.Context, /, as_json: bool, no_self_test: bool) -> Non
     else:
         by_rank = gathered(findings)
         findings = [finding for one in by_rank for finding in one]
-        if place.rank == 0:
-            show_ranks(by_rank, as_json)
+        try:
+            if place.rank == 0:
+                show_ranks(by_rank, as_json)
+        finally:  # together: a launcher ends all ranks soon after the first that fails, and rank 0 may not have printed all by then
+            with contextlib.suppress(errors.NCCLError):
+                rendezvous.exchange(b"")
     context.exit(1 if any(finding.level == PROBLEM for finding in findings) else 0)
 
 
