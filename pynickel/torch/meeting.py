@@ -109,10 +109,10 @@ class Meeting:
             pause = min(2 * pause, 0.02)
 
     def _require_alive(self, ranks: Sequence[int]) -> None:
-        """Raise if one of the ranks, which are still to meet, has ended."""
-        for rank in ranks:
-            if rank != self.rank and not self._lives(rank):
-                raise dist.DistBackendError(f"rank {rank} ended before it met rank {self.rank}")
+        """Raise if some of the ranks, which are still to meet, have ended: all of them are named, as one may have ended for another."""
+        if ended := [rank for rank in ranks if rank != self.rank and not self._lives(rank)]:
+            who, they = ("ranks", "they") if len(ended) > 1 else ("rank", "it")
+            raise dist.DistBackendError(f"{who} {', '.join(map(str, ended))} ended before {they} met rank {self.rank}")
 
     def _lives(self, rank: int) -> bool:
         """Whether that rank's process does, as far as can be seen from here."""

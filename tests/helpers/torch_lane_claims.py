@@ -259,6 +259,9 @@ def the_living() -> None:
         child.kill()
         child.wait()
     assert begun(child.pid) is None and begun(os.getpid()) is not None
+    refused("rank 1 ended before it met rank 0", lambda: meeting._require_alive((0, 1)))
+    meeting.store.set("process/2", meeting.store.get("process/1"))
+    refused("ranks 1, 2 ended before they met rank 0", lambda: meeting._require_alive((0, 1, 2)))
 
 
 def same_name(group: object, me: int, n: int) -> None:
