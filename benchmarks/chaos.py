@@ -85,9 +85,9 @@ def work(rank: int, nranks: int, unique_id: bytes, story: Story) -> dict[str, An
     comm, calls, began = None, 0, (time.monotonic(), starved())
     try:
         comm = pynickel.Communicator(nranks, unique_id, rank, timeout=story.deadline if story.what == "kill in init" else LONG)
-        pynickel.lib.nickelCommSetTimeout(pynickel.ffi.cast("ncclComm_t", comm.handle), story.deadline)
         soak = Soak(comm, story.seed, PATTERN)
         comm.barrier()
+        pynickel.lib.nickelCommSetTimeout(pynickel.ffi.cast("ncclComm_t", comm.handle), story.deadline)
         forks.say("works")
         until = time.monotonic() + story.moment + 2 * story.pause + 0.1
         go_on = np.ones(1, np.int8)
