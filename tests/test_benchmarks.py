@@ -109,6 +109,7 @@ def test_call_overhead(tmp_path: Path) -> None:
     assert len(found["imports"]) == 2 and "nccl4py is left out" in done.stderr
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_call_targets(tmp_path: Path) -> None:
     """Calls cost what design and README say, with half as much again for a machine that does other things."""

@@ -41,8 +41,8 @@ def busy_core(others: int = OTHERS) -> Iterator[int]:
 def rank_main(rank: int, nranks: int, ids: list[bytes], core: int, timeout: float) -> tuple[host_c.HostError, float, float]:
     """Wait for a rank that does not come; the error, when the wait began and when it was over."""
     comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
-    comm.set_timeout(timeout)
     comm.barrier()
+    comm.set_timeout(timeout)
     if rank == 1:
         forks.say("stays away")
         time.sleep(20)

@@ -96,7 +96,7 @@ def test_64_open_files() -> None:
     peer is told at its deadline whose part it was, since that one cannot reach it; and those that were made go on."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> tuple[int, host_c.HostError]:
-        host_c.set_timeout(1)
+        host_c.set_timeout(3)
         host_c.library()
         if rank == 1:
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -124,7 +124,7 @@ def test_limit_on_open_files() -> None:
     limit; peers are told; with more descriptors the process can go on."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
-        host_c.set_timeout(2)
+        host_c.set_timeout(8)
         host_c.library()
         if rank == 1:
             limits = resource.getrlimit(resource.RLIMIT_NOFILE)

