@@ -1,4 +1,7 @@
-"""Open MPI and MPICH from their wheels, each in a folder of its own, since both bring an mpirun."""
+"""Open MPI and MPICH from their wheels, each in a folder of its own, since both bring an mpirun.
+
+TESTS_MPIS names a folder with both, as .ci/run makes it before the tests; without it they are installed now.
+"""
 # SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
@@ -22,12 +25,10 @@ class Mpi:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
-        packages = [kind] if importlib.util.find_spec("mpi4py") else [kind, "mpi4py"]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--ignore-installed",
-                   "--prefix", str(folder), *packages]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150)
-        if done.returncode != 0:
-            raise Unavailable(f"{' '.join(packages)} cannot be installed: {done.stderr.strip()[-600:]}")
+        if "TESTS_MPIS" in os.environ:
+            folder = Path(os.environ["TESTS_MPIS"], kind)
+        else:
+            install(kind, folder)
         self.mpirun = folder / "bin" / "mpirun"
         (library,) = folder.rglob(LIBRARIES[kind])
         site = next(folder.glob("lib/python*/site-packages"))
@@ -49,3 +50,13 @@ class Mpi:
             cwd=root,
             stdin=subprocess.DEVNULL,
         )
+
+
+def install(kind: str, folder: Path) -> None:
+    """Install it from its wheel, and mpi4py where that is not there."""
+    packages = [kind] if importlib.util.find_spec("mpi4py") else [kind, "mpi4py"]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--ignore-installed",
+               "--prefix", str(folder), *packages]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    if done.returncode != 0:
+        raise Unavailable(f"{' '.join(packages)} cannot be installed: {done.stderr.strip()[-600:]}")
