@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..errors import RendezvousError
-from .wire import BadKeyError, Client, NotOursError, Peer, Wire
+from .wire import BadKeyError, Client, NotOursError, Peer, SilentError, Wire
 
 _PAUSE = 0.05  # seconds between two tries to reach rank 0
 _BUSY_PATIENCE = 2.0  # seconds for what has the port to show that it is ours
@@ -190,24 +190,27 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
     `patience`: seconds after which something else that answers there is an error.
     """
     began = time.monotonic()
-    said = "nobody was asked"
+    said: dict[Address, str] = {}  # why there is no connection to it
     while True:
         for index, address in enumerate(addresses):
             share = (until - time.monotonic()) / (len(addresses) - index)  # one that does not answer leaves time for the others
+            limit = min(max(share, 0.01), _ANSWER)
+            where = f"{address[0]}:{address[1]}"
             try:
-                client = Client(address, key, turn, min(max(share, 0.01), _ANSWER))
-                return Guest(client, f"{address[0]}:{address[1]}")
+                return Guest(Client(address, key, turn, limit), where)
             except BadKeyError as error:
-                raise RendezvousError(f"rank 0 at {address[0]}:{address[1]} has another key than this process: {error}") from error
-            except NotOursError as error:
-                said = f"what answers at {address[0]}:{address[1]} is not the rendezvous of these ranks ({error})"
-                if patience is not None and time.monotonic() > began + patience:
-                    raise TimeoutError(said) from error
+                raise RendezvousError(f"rank 0 at {where} has another key than this process: {error}") from error
             except OSError as error:
-                said = f"nobody answers at {address[0]}:{address[1]} ({error})"
-        if time.monotonic() >= until:
-            raise TimeoutError(said)
+                is_other = isinstance(error, NotOursError)
+                # That it has not answered within what was left of the time says less than what an earlier try has found.
+                if address not in said or limit == _ANSWER or not isinstance(error, (SilentError, TimeoutError)):
+                    what = f"what answers at {where} is not the rendezvous of these ranks" if is_other else f"nobody answers at {where}"
+                    said[address] = f"{what} ({error})"
+                if is_other and patience is not None and time.monotonic() > began + patience:
+                    raise TimeoutError(said[address]) from error
         time.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))
+        if time.monotonic() >= until:
+            raise TimeoutError(next(reversed(said.values()), "nobody was asked"))
 
 
 def serve_or_join(

@@ -31,6 +31,10 @@ class NotOursError(ConnectionError):
     """The other end speaks something else, or is at another rendezvous."""
 
 
+class SilentError(NotOursError):
+    """The other end has said nothing in the time that it had, however short that was."""
+
+
 def mark(key: bytes, *parts: bytes) -> bytes:
     """What only those can make who have the key."""
     return hmac.new(key, b"".join(struct.pack("!I", len(part)) + part for part in parts), hashlib.sha256).digest()
@@ -201,7 +205,7 @@ class Client:
     def _need(self, size: int, until: float) -> bytes:
         while (data := self._wire.take(size)) is None:
             if not self._wait(until):
-                raise NotOursError("it says nothing")
+                raise SilentError("it says nothing")
             self._wire.pull()
         return data
 
