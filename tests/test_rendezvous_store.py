@@ -251,6 +251,21 @@ def test_second_rank_0_meets_the_first(tmp_path: Path) -> None:
     first.close(0, 0.0)
 
 
+def test_first_rank_0_that_stands_still(tmp_path: Path) -> None:
+    """A first rank 0 that does not answer for a while is not taken for one that was killed: the second waits for it."""
+    path = tmp_path / "ranks"
+    first = file.serve(path, [HERE], 1, soon(), gone)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(file.serve, path, [HERE], 1, soon(), gone)
+        time.sleep(3 * file._STALE)
+        while not second.done():
+            first.wait(1 << 30, soon(0.02))
+    assert isinstance(second.result(), store.Guest)
+    second.result().close(0, 0.0)
+    first.close(0, 0.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_file_left_behind(tmp_path: Path) -> None:
     """A file that a killed job has left is replaced by rank 0, and a rank that reads it first goes on to wait for the new one."""
     path = tmp_path / "ranks"

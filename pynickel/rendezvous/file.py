@@ -11,12 +11,12 @@ from pathlib import Path
 
 from ..errors import RendezvousError
 from . import secret
-from .store import Guest, Server, connect, listen
+from .store import ANSWER, Guest, Server, connect, listen
 
 LOOPBACK = "127.0.0.1"
 _PAUSE = 0.05  # seconds between two looks at the file
 _TRY = 1.0  # seconds for what the file says, before the file is read again: an old one is replaced by rank 0
-_STALE = 0.3  # seconds that rank 0 gives a file that is there already to show that its writer lives
+_STALE = 0.3  # seconds in which the machine that a file names, if it is there and its writer lives, accepts a connection
 
 
 class FileServer(Server):
@@ -59,12 +59,21 @@ def serve(path: Path, hosts: list[str], turn: int, until: float, gone: Callable[
     """Rank 0's log; or that of another process that says it is rank 0 and still lives, so that both are told."""
     there = secret.read(path)
     if there is not None:
-        try:
-            patience = min(until, time.monotonic() + _STALE)
-            return connect([(host, there.port) for host in there.hosts], there.key.encode(), turn, patience, _STALE / 2)
-        except (TimeoutError, ConnectionError):
-            path.unlink(missing_ok=True)  # left behind by a job that was killed
+        host = _accepting(there)
+        if host is not None:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                patience = min(until, time.monotonic() + ANSWER)
+                return connect([(host, there.port)], there.key.encode(), turn, patience, _STALE / 2)
+        path.unlink(missing_ok=True)  # left behind by a job that was killed
     return FileServer(path, hosts, turn, gone)
+
+
+def _accepting(sign: secret.Sign) -> str | None:
+    """Where the file's writer, or another program by now, can be reached: for a process that stands still its kernel accepts."""
+    for host in sign.hosts:
+        with contextlib.suppress(OSError), socket.create_connection((host, sign.port), _STALE):
+            return host
+    return None
 
 
 def join(path: Path, turn: int, until: float) -> Guest:

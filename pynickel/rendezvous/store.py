@@ -19,7 +19,7 @@ from .wire import BadKeyError, Client, NotOursError, Peer, SilentError, Wire
 _PAUSE = 0.05  # seconds between two tries to reach rank 0
 _BUSY_PATIENCE = 2.0  # seconds for what has the port to show that it is ours
 _LONGEST_WAIT = 3600.0  # seconds of one call of the kernel's
-_ANSWER = 5.0  # seconds that whoever answers has for the greeting
+ANSWER = 5.0  # seconds that whoever answers has for the greeting
 Address = tuple[str, int]
 
 
@@ -194,7 +194,7 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
     while True:
         for index, address in enumerate(addresses):
             share = (until - time.monotonic()) / (len(addresses) - index)  # one that does not answer leaves time for the others
-            limit = min(max(share, 0.01), _ANSWER)
+            limit = min(max(share, 0.01), ANSWER)
             where = f"{address[0]}:{address[1]}"
             try:
                 return Guest(Client(address, key, turn, limit), where)
@@ -203,7 +203,7 @@ def connect(addresses: Sequence[Address], key: bytes, turn: int, until: float, p
             except OSError as error:
                 is_other = isinstance(error, NotOursError)
                 # That it has not answered within what was left of the time says less than what an earlier try has found.
-                if address not in said or limit == _ANSWER or not isinstance(error, (SilentError, TimeoutError)):
+                if address not in said or limit == ANSWER or not isinstance(error, (SilentError, TimeoutError)):
                     what = f"what answers at {where} is not the rendezvous of these ranks" if is_other else f"nobody answers at {where}"
                     said[address] = f"{what} ({error})"
                 if is_other and patience is not None and time.monotonic() > began + patience:
