@@ -14,7 +14,7 @@ from helpers.processes import no_child_left
 from helpers.work import echo, sleep
 
 from pynickel import parallel
-from pynickel.parallel import ChildError
+from pynickel.parallel import ChildError, link
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -33,6 +33,7 @@ def test_a_failure_ends_the_wait_for_another_child() -> None:
             raise ValueError("wrong number: 7")
 
         parallel.yield_()
+        parallel.receive()
         time.sleep(0.3)
         inner()
 
@@ -41,6 +42,7 @@ def test_a_failure_ends_the_wait_for_another_child() -> None:
     failing.join()
     begun = time.monotonic()
     with pytest.raises(ChildError) as caught:
+        failing.send(None)
         sleeping.join("hello")
     assert time.monotonic() - begun < SOON
     error = caught.value
@@ -54,7 +56,7 @@ def test_a_failure_ends_the_wait_for_another_child() -> None:
 @pytest.mark.parametrize("wait", ["receive", "sync", "send", "nfork", "join all"])
 def test_a_failure_ends_any_wait(wait: str) -> None:
     """Whatever the parent does with other children, it learns of a failure."""
-    failing, other = parallel.run("1 / 0"), parallel.run(sleep)
+    other, failing = parallel.run(sleep), parallel.fork()
     calls: dict[str, Callable[[], object]] = {
         "receive": other.receive,
         "sync": other.sync,
@@ -62,6 +64,7 @@ def test_a_failure_ends_any_wait(wait: str) -> None:
         "nfork": lambda: parallel.nfork(1),
         "join all": parallel.children.join,
     }
+    failing.exec("1 / 0")
     if wait in ("send", "nfork"):  # these do not wait by themselves
         while failing.failure is None:
             time.sleep(0.01)
@@ -71,7 +74,7 @@ def test_a_failure_ends_any_wait(wait: str) -> None:
 
 def test_a_failure_is_told_once_and_the_others_go_on() -> None:
     """After its ChildError a failed child raises it again when asked itself; the others work as before."""
-    failing, other = parallel.run("1 / 0"), parallel.run(echo)
+    other, failing = parallel.run(echo), parallel.run("1 / 0")
     with pytest.raises(ChildError, match="ZeroDivisionError"):
         failing.sync()
     other.join("go")
@@ -84,17 +87,23 @@ def test_a_failure_is_told_once_and_the_others_go_on() -> None:
 
 
 @pytest.mark.slow
-def test_a_cause_is_told_before_what_follows_from_it() -> None:
+def test_a_cause_is_told_before_what_follows_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that fails because it lost somebody, and is first to say so, is told after the one that failed by itself; when nobody else
     fails, it is told half a second later, or at the wait's own deadline."""
     lonely, failing = parallel.nfork(2)
     sleeping = parallel.run(sleep)
-    lonely.exec("raise ConnectionError('my peer is gone')")
-    failing.exec("import time; time.sleep(0.2)\nraise ValueError('it was me')")
-    for match, follows in (("ValueError: it was me", False), ("ConnectionError: my peer is gone", True)):
-        with pytest.raises(ChildError, match=match) as caught:
-            lonely.receive()
-        assert caught.value.follows is follows
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_CAUSE", 20)  # the cause comes within it, however busy the machine
+        lonely.exec("raise ConnectionError('my peer is gone')")
+        failing.exec("from pynickel import parallel\nparallel.receive()\nraise ValueError('it was me')")
+        while lonely.failure is None:
+            time.sleep(0.005)
+        failing.send(None)
+        for match, follows in (("ValueError: it was me", False), ("ConnectionError: my peer is gone", True)):
+            with pytest.raises(ChildError, match=match) as caught:
+                lonely.receive()
+            assert caught.value.follows is follows
+            link.news.hold = 0.0
     for timeout in (10, 0.2):
         lonely = parallel.run("raise ConnectionError('my peer is gone')")
         while lonely.failure is None:
@@ -110,7 +119,7 @@ def test_a_cause_is_told_before_what_follows_from_it() -> None:
 
 def test_a_failure_is_not_lost_when_nobody_waits() -> None:
     """close raises a failure that no wait has raised, after all children have ended."""
-    failing, _ = parallel.run("1 / 0"), parallel.run(sleep)
+    _, failing = parallel.run(sleep), parallel.run("1 / 0")
     while failing.failure is None:
         time.sleep(0.01)
     with pytest.raises(ChildError, match="ZeroDivisionError"):

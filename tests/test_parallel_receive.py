@@ -77,7 +77,7 @@ def test_without_waiting() -> None:
 
 def test_a_failure_ends_a_receive_that_does_not_wait() -> None:
     """A polling loop learns of a child's failure."""
-    child, _ = parallel.run("1 / 0"), parallel.run(on_request)
+    _, child = parallel.run(on_request), parallel.run("1 / 0")
     until(lambda: child.failure is not None)
     with pytest.raises(ChildError, match="ZeroDivisionError"):
         parallel.children.receive(wait=False)
