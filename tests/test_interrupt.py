@@ -195,6 +195,7 @@ def test_interrupt_of_every_wait(what: str) -> None:
     comms = Communicator.init_all(3, "host")
     others = Communicator.init_all(2, "host")
     busy, _ = in_thread(lambda: others[0].all_reduce(np.zeros(4)))
+    in_call()  # else there is nothing that close would wait for
     try:
         assert signalled(host_waits(comms[0], others[0], UniqueId.create("host"))[what], in_package, pause=0.1) < SOON
     finally:
