@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.mps import StandIns, fine, refused, stand_ins, wrapper_of
@@ -47,7 +48,13 @@ def test_a_hanging_daemon(machine: StandIns, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_start_that_fails(machine: StandIns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, complaint: str) -> None:
     """Scenario 78: when the daemon does not start, modes and directories are as before."""
     machine.how(how)
-    monkeypatch.setattr(daemon, "READY", 0.3)
+    launch = daemon.launch
+
+    def launched(*args: Any) -> None:
+        launch(*args)
+        monkeypatch.setattr(daemon, "READY", 0.3)  # nothing comes any more
+
+    monkeypatch.setattr(daemon, "launch", launched)
     assert complaint in refused("start")
     assert machine.modes == ["Default", "Exclusive_Process", "Default"]
     assert not (tmp_path / "pipes").exists() and not (tmp_path / "logs").exists()

@@ -125,14 +125,14 @@ class StandIns:
 
 @contextmanager
 def stand_ins(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIns]:
-    """The stand-ins first on the path, default directories and short deadlines of their own; whatever still runs at the end is killed."""
+    """The stand-ins first on the path, default directories of their own, and time for a busy machine; whatever still runs at the end is killed."""
     found = StandIns(folder)
     patch.setattr(places, "PIPE_DEFAULT", str(folder / "pipes"))
     patch.setattr(places, "LOG_DEFAULT", str(folder / "logs"))
     patch.setattr(places, "LONGEST", 4000)
     patch.setattr(places, "default_logs", lambda user=None: str(folder / "logs"))
-    patch.setattr(control, "DEADLINE", 1.0)
-    patch.setattr(daemon, "READY", 1.0)
+    patch.setattr(control, "DEADLINE", 20.0)
+    patch.setattr(daemon, "READY", 20.0)
     patch.setattr(gpus, "nvml", lambda: None)
     patch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
     patch.setenv("STATE", str(found.state))
