@@ -22,16 +22,17 @@ from pynickel.tools.cli import main
 from pynickel.tools.lines import Lines
 
 MAIN = "from pynickel.tools.cli import main\nmain(prog_name='pynickel')\n"
+PATIENT = "from pynickel.tools import keep, lines\nkeep._OWN_STORY = lines._HOLD = 20.0  # seconds\n"
 
 
-def start(*arguments: str, **env: str) -> Script:
-    """`pynickel run` with these arguments."""
-    return Script(MAIN, "run", *arguments, env=env)
+def start(*arguments: str, before: str = "", **env: str) -> Script:
+    """`pynickel run` with these arguments, after some Python of the test's own."""
+    return Script(before + MAIN, "run", *arguments, env=env)
 
 
-def run(*arguments: str, **env: str) -> Result:
+def run(*arguments: str, before: str = "", **env: str) -> Result:
     """The same, to its end; no process may be left."""
-    with start(*arguments, **env) as script:
+    with start(*arguments, before=before, **env) as script:
         result = script.finish(30)
     assert result.left == []
     return result
@@ -85,9 +86,8 @@ with rendezvous.init(timeout=20) as comm:
         raise ValueError("number one")
     comm.all_reduce(bytearray(1), dtype=uint8)
 """
-    began = time.monotonic()
-    result = run("-n", "3", sys.executable, "-c", program)
-    assert result.returncode == 1 and time.monotonic() - began < 15
+    result = run("-n", "3", sys.executable, "-c", program, before=PATIENT)
+    assert result.returncode == 1 and result.seconds < 15
     assert result.stderr.count("ValueError: number one") == 1
     report = result.stderr[result.stderr.index("pynickel run: ") :]
     assert report.startswith("pynickel run: rank 1 of 3 (pid ") and "failed with exit status 1; its last lines:" in report
@@ -110,10 +110,11 @@ def test_rank_that_is_killed(name: str) -> None:
     assert result.returncode == 128 + signal.Signals[f"SIG{name}"] and result.stderr.endswith(f"was ended by SIG{name}\n")
 
 
-def test_ranks_end_softly() -> None:
+def test_ranks_end_softly(tmp_path: Path) -> None:
     """After a failure the others get SIGTERM, and what they say then is shown."""
-    command = "trap 'echo goodbye; exit 0' TERM; [ $RANK = 0 ] && exit 5; while :; do sleep 0.05; done"
-    result = run("-n", "2", "sh", "-c", command)
+    zero = "until [ -e $READY ]; do sleep 0.05; done; exit 5"
+    one = "trap 'echo goodbye; exit 0' TERM; touch $READY; while :; do sleep 0.05; done"
+    result = run("-n", "2", "sh", "-c", f"if [ $RANK = 0 ]; then {zero}; fi; {one}", READY=str(tmp_path / "ready"))
     assert result.returncode == 5 and "[1] goodbye" in result.stdout
 
 
@@ -169,10 +170,11 @@ def test_interrupt() -> None:
         script.signal(signal.SIGINT, group=True)
         result = script.finish()
     assert result.returncode == 130 and result.left == [] and result.stderr.count("KeyboardInterrupt\n") == 2
-    with start("-n", "1", "--grace", "60", "sh", "-c", "trap '' INT TERM; echo up; sleep 60; sleep 60") as script:
+    stubborn = "trap '' INT; trap 'echo no' TERM; echo up; while :; do sleep 0.05; done"
+    with start("-n", "1", "--grace", "60", "sh", "-c", stubborn) as script:
         script.wait_for("[0] up")
         script.signal(signal.SIGTERM)
-        time.sleep(0.2)
+        script.wait_for("[0] no")  # two that come at once are one
         script.signal(signal.SIGTERM)
         result = script.finish()
     assert result.returncode == 137 and result.left == []
@@ -262,13 +264,17 @@ def test_terminal_that_stops_background_output() -> None:
         script.wait_for("[0] hello")
 
 
-def test_ignored_signals() -> None:
+def test_ignored_signals(tmp_path: Path) -> None:
     """A signal that is ignored from the start, as under nohup, stays so, here and in the ranks."""
     ignoring = f"import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n{MAIN}"
-    with Script(ignoring, "run", "-n", "1", "sh", "-c", "echo up; sleep 0.5; echo end") as script:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = f"echo up; read word < {fifo}; echo end"
+    with open(fifo, "r+b", buffering=0) as pipe, Script(ignoring, "run", "-n", "1", "sh", "-c", command) as script:
         script.wait_for("up")
         for process in [script.process, *psutil.Process(script.process.pid).children(recursive=True)]:
             process.send_signal(signal.SIGHUP)
+        pipe.write(b"go on\n")
         result = script.finish()
     assert (result.returncode, result.left) == (0, []) and "end" in result.stdout
 
@@ -284,12 +290,13 @@ def test_usage() -> None:
 def test_traceback_that_is_not_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     """A traceback is held until the rank ends or goes on for a second; it is the rank's last lines, or is shown late."""
     lines = Lines("[3] ", 1)
+    now = time.monotonic()
     lines.take(b"before\nTraceback (most recent call last):\n  some line\nError: x\npart")
     assert capfd.readouterr().out == "[3] before\n"
     assert lines.last() == ["Traceback (most recent call last):", "  some line", "Error: x", "part"]
-    lines.release(time.monotonic())
+    lines.release(now)
     assert capfd.readouterr().out == ""
-    lines.release(time.monotonic() + 2)
+    lines.release(now + 60)
     assert capfd.readouterr().out == "[3] Traceback (most recent call last):\n[3]   some line\n[3] Error: x\n"
     lines.take(b"ial\n")
     lines.end()

@@ -125,7 +125,7 @@ class StandIns:
 
 @contextmanager
 def stand_ins(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIns]:
-    """The stand-ins first on the path, default directories of their own, and time for a busy machine; whatever still runs at the end is killed."""
+    """The stand-ins first on the path, default directories and patience of their own; whatever still runs at the end is killed."""
     found = StandIns(folder)
     patch.setattr(places, "PIPE_DEFAULT", str(folder / "pipes"))
     patch.setattr(places, "LOG_DEFAULT", str(folder / "logs"))
