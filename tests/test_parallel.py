@@ -82,17 +82,21 @@ def test_a_thousand_round_trips() -> None:
 def test_join_releases_all_at_once() -> None:
     """A child that comes late to yield_ does not keep the others there."""
 
-    def late(seconds: dict[int, float]) -> None:
-        time.sleep(seconds.get(parallel.id, 0))
-        came = time.monotonic()
+    def meet(late: int) -> None:
+        if parallel.id == late:
+            parallel.receive()
         parallel.yield_()
-        parallel.send((came, time.monotonic()))
+        parallel.send("released")
 
     children = parallel.nfork(3)
-    children.exec(late, {children[0].id: 1.0})
-    children.join()
-    first, *others = children.receive().values()
-    assert all(released < first[0] for _, released in others)
+    children.exec(meet, children[0].id)
+    joining = threading.Thread(target=children.join)
+    joining.start()
+    assert list(children[1:].receive().values()) == ["released"] * 2
+    assert joining.is_alive()
+    children[0].send(None)
+    assert children[0].receive() == "released"
+    joining.join(20)
 
 
 def test_a_join_that_timed_out_does_not_count_for_the_next() -> None:

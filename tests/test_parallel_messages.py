@@ -41,12 +41,14 @@ def test_a_group_is_served_whole_or_not_at_all() -> None:
         if parallel.id != silent:
             parallel.send("word")
         parallel.yield_()
+        parallel.yield_()
         if parallel.id == silent:
             parallel.send("late")
 
     children = parallel.nfork(2)
     children.exec(some, children[1].id)
     assert list(children.receive().values()) == ["begun", "begun"]
+    children.join()  # what they have sent before it has come
     with pytest.raises(TimeoutError, match=rf"^child {children[1].id} \(pid \d+\) did not send anything within 0.5 s$"):
         children.receive(timeout=0.5)
     children.join()

@@ -83,8 +83,12 @@ def _offset() -> int:
 RANKS = """
     import numpy as np, time
     from pynickel import Communicator, UniqueId, parallel
+    from pynickel.parallel import link, tree, worker
+
+    link._CAUSE = tree.GRACE = 20  # seconds in which the error itself is told
 
     def work(nranks, uid):
+        worker._CAUSE = 2000
         with Communicator(nranks, uid, parallel.id - FIRST, library="host", timeout=20) as comm:
             comm.all_reduce(np.ones(1))
             if parallel.id == 2:
@@ -117,8 +121,12 @@ def test_an_error_that_comes_slowly(leaving: str) -> None:
     script = f"""
         import numpy as np, time
         from pynickel import Communicator, UniqueId, parallel
+        from pynickel.parallel import tree, worker
+
+        tree.GRACE = 20
 
         def work(uid):
+            worker._CAUSE = 2000
             comm = Communicator(2, uid, parallel.id, library="host", timeout=20)
             try:
                 comm.all_reduce(np.ones(1))

@@ -26,7 +26,7 @@ from pynickel.parallel.parent import Parent
 _PR_SET_PDEATHSIG = 1
 _PF_EXITING = 4  # in the flags of /proc/<pid>/stat
 _PATIENCE = 2.0  # seconds from the parent's end to ours, if nothing else stops the work
-_CAUSE = 0.5  # seconds that an error has to come out of the work before we end it: the parent may end us because of it
+_CAUSE = 50  # looks, 10 ms apart, that an error has to come out of the work before we end it: the parent may end us because of it
 _LOOK_UP = 1000  # milliseconds between two looks whether the parent lives, should the connection not tell
 
 
@@ -189,9 +189,12 @@ class Watcher(threading.Thread):
 
     def _let_fail(self) -> None:
         """Wait while the work has an error in hand. Its communicator's end is told to the peers before the error to the parent, which
-        may be one of them and end for that reason: SIGTERM would then put itself in the place of the error that explains it all."""
-        until = time.monotonic() + _CAUSE
-        while not self.leaving and _has_error(threading.main_thread().ident) and time.monotonic() < until:
+        may be one of them and end for that reason: SIGTERM would then put itself in the place of the error that explains it all.
+
+        Looks are counted, not time: while this process stands still the work cannot go on either."""
+        for _ in range(_CAUSE):
+            if self.leaving or not _has_error(threading.main_thread().ident):
+                return
             time.sleep(0.01)
 
     def _tell_end(self) -> None:
