@@ -18,7 +18,7 @@ from helpers.ranks import run
 import pynickel
 from pynickel import RendezvousError, UniqueId, WaitTimeoutError, rendezvous
 from pynickel.rendezvous import meeting, mpi, torchrun, trust
-from pynickel.rendezvous.rows import Verdict
+from pynickel.rendezvous.rows import Row, Verdict
 from pynickel.rendezvous.store import connect
 from pynickel.rendezvous.ways import Way
 from pynickel.tools.run import free_port
@@ -114,11 +114,12 @@ def test_rank_that_comes_after_the_failure() -> None:
     port = str(free_port())
     envs = [{**HERE, "MASTER_PORT": port, **rank(number, 3)} for number in range(3)]
     with ThreadPoolExecutor(2) as pool:
-        zero, two = pool.submit(say, envs[0]), pool.submit(say, envs[2], 10.0, 1.0)
+        zero = pool.submit(say, envs[0])
         guest = connect([("127.0.0.1", int(port))], b"", 1, time.monotonic() + 10)
         guest.append(meeting.Introduction(trust.find(None, envs[1]), "host", None).row.to_bytes())
         guest.wait(1, time.monotonic() + 10)
         guest.close(0, 0.0)
+        two = pool.submit(say, envs[2])
         told = [future.result(20) for future in (zero, two)]
     assert all(isinstance(one, Verdict) and "rank 1 of 3" in str(one.error) and "left the rendezvous" in str(one.error) for one in told)
 
@@ -188,14 +189,21 @@ def stops(number: int, nranks: int, unique_id: UniqueId, ports: list[int]) -> li
 
     os.environ.update(rank(number, 4, **HERE))
     meeting._LINGER = 0.0  # nobody comes after the failure
-    told = []
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    told, read = [], meeting.read
+
+    def read_and_stop(data: list[bytes]) -> list[Row]:
+        rows = read(data)
+        if number == 1 and len(rows) == 3:
+            if port == ports[0]:
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+            else:
+                threading.Timer(0.2, os._exit, (0,)).start()
+        return rows
+
+    meeting.read = read_and_stop
     for port in ports:
         os.environ["MASTER_PORT"] = str(port)
-        if number == 1 and port == ports[0]:
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 1.5)  # by then the others have come, too
-        elif number == 1:
-            threading.Timer(1.5, os._exit, (0,)).start()
         try:
             rendezvous.init(timeout=20)
         except (RendezvousError, KeyboardInterrupt) as error:
