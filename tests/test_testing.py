@@ -18,7 +18,7 @@ import pytest
 from helpers import processes
 
 from pynickel import testing
-from pynickel.testing import RankError, outcomes, run
+from pynickel.testing import RankError, outcomes, process, run
 
 
 def whoami(comm: Any, extra: str) -> tuple[int, int, str, int]:
@@ -133,11 +133,22 @@ def hangs(rank: int, n: int, unique_id: Any, folder: str) -> None:
     ctypes.PyDLL(None).sleep(60)  # in C, with the GIL held
 
 
-def test_timeout_kills_all(tmp_path: Path) -> None:
+def test_timeout_kills_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the timeout the ranks and what they started are gone, and the error shows where each was, in Python or in C."""
     started = time.monotonic()
-    ends = outcomes(2, hangs, str(tmp_path), communicator=False, timeout=4)
-    assert time.monotonic() - started < 12
+
+    class Clock:
+        """The timeout passes when the ranks hang."""
+
+        sleep = time.sleep
+
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + 30 * have_written(tmp_path, "0", "1")
+
+    monkeypatch.setattr(process, "time", Clock)
+    ends = outcomes(2, hangs, str(tmp_path), communicator=False, timeout=30)
+    assert time.monotonic() - started < 25
     assert [end.status for end in ends] == ["killed", "killed"]
     assert all("in hangs" in end.output for end in ends)
     pids = [int(pid) for rank in "01" for pid in (tmp_path / rank).read_text().split()]
@@ -145,30 +156,67 @@ def test_timeout_kills_all(tmp_path: Path) -> None:
     gone_soon(pids)
 
 
-def unpleasant(rank: int, n: int, unique_id: Any, folder: str) -> str:
+def have_written(folder: Path, *names: str) -> bool:
+    """Whether these files are there with what they say."""
+    return all((folder / name).exists() and (folder / name).read_text() for name in names)
+
+
+def unpleasant(rank: int, n: int, unique_id: Any, folder: Path) -> str:
     if rank == 0:
-        Path(folder, "stopped").write_text(str(os.getpid()))
+        (folder / "stopped").write_text(str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
     if rank == 1 and (pid := os.fork()) == 0:
         time.sleep(60)
     if rank == 1:
-        Path(folder, "fork").write_text(str(pid))
+        (folder / "fork").write_text(str(pid))
+        while not have_written(folder, "stopped", "returns"):
+            time.sleep(0.01)
         os._exit(3)
     threading.Thread(target=time.sleep, args=(60,)).start()
+    (folder / "returns").write_text("at once")
     return "done"
 
 
 def test_unpleasant_ends(tmp_path: Path) -> None:
     """A stopped rank is killed, one whose fork holds its pipe is not waited for, and a thread that keeps a process alive is told."""
     started = time.monotonic()
-    ends = outcomes(3, unpleasant, str(tmp_path), communicator=False, timeout=3)
-    assert time.monotonic() - started < 12
+    with pytest.raises(RankError) as caught:
+        run(3, unpleasant, tmp_path, communicator=False)
+    ends = caught.value.outcomes
+    assert time.monotonic() - started < 25
     assert [(end.status, end.ok, end.late) for end in ends] == [
         ("killed", False, True), ("ended", False, False), ("returned", False, True),
     ]  # fmt: skip
     assert ends[1].returncode == 3
     assert "rank 2 returned 'done', but its process did not end in time and was killed" in str(ends[2])
     gone_soon([int((tmp_path / name).read_text()) for name in ("stopped", "fork")])
+
+
+def ends_while_loading(folder: Path) -> None:
+    """Rank 1 ends before there is an id, and rank 0 makes that when the end has been noticed."""
+    rank = Path("/proc/self/cmdline").read_text().split("\0")[-2]
+    if rank == "1":
+        (folder / "pid").write_text(str(os.getpid()))
+        os._exit(3)
+    while rank == "0" and not (have_written(folder, "pid") and not Path("/proc", (folder / "pid").read_text()).exists()):
+        time.sleep(0.01)
+    time.sleep(0.2)
+
+
+class Loading:
+    """An argument that takes its time where it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ends_while_loading, (self.folder,)
+
+
+def test_an_end_before_there_is_an_id(tmp_path: Path) -> None:
+    """A rank whose process has ended is not told the id any more: its pipe is closed, and may be somebody else's file by now."""
+    ends = outcomes(3, lambda rank, *given: rank, Loading(tmp_path), communicator=False)
+    assert [(end.status, end.returncode, end.value) for end in ends] == [("returned", 0, 0), ("ended", 3, None), ("returned", 0, 2)]
 
 
 def bad_endings(rank: int, n: int, unique_id: Any) -> None:

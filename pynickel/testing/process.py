@@ -56,8 +56,9 @@ class Process:
 
     def tell(self, message: bytes) -> None:
         """Send the id; it fits any pipe, and a child that is gone already is found by its exit status."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self.writer, message)
+        if not self.ended:  # else the pipe is closed, and its number may be another file's
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.writer, message)
 
     def messages(self) -> tuple[list[Any], bool]:
         """What has come in since the last time, and whether more may come."""
