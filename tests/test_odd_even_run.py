@@ -198,6 +198,10 @@ def test_worker_that_raises(tmp_path: Path) -> None:
     assert source.count(call) == 1
     fault = "        if self.updates == 20 and self.comm.rank == 3:\n            raise LookupError('no more')\n"
     (copy / "network.py").write_text(source.replace(call, fault + call))
+    source = (copy / "meeting.py").read_text()
+    patience = "PATIENCE = 2.0 "
+    assert source.count(patience) == 1
+    (copy / "meeting.py").write_text(source.replace(patience, "PATIENCE = 20.0 "))  # a busy machine must not change who is told
     with Script(copy / "train.py", "--output", str(tmp_path), env={"PYNICKEL_LIBRARY": "host"}) as script:
         run = script.finish(deadline=40)
     assert (run.returncode, run.left) == (1, [])

@@ -162,7 +162,7 @@ def test_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = time.monotonic() - began
     stop.set()
     counter.join()
-    assert 1 <= seconds < 6 and caught.value.missing == (1,) and count > 20
+    assert 1 <= seconds < 6 and caught.value.missing == (1,) and count > 5  # 2 if the waits held the GIL
     assert threading.active_count() <= threads and len(os.listdir("/proc/self/fd")) <= descriptors
 
 

@@ -107,7 +107,11 @@ class Script:
             raise TimeoutError(f"not finished after {deadline} s\nstdout: {self.stdout}\nstderr: {self.stderr}") from None
         seconds = time.monotonic() - self._begun
         end = time.monotonic() + patience
-        while (left := self.left()) and time.monotonic() < end:
+        while True:
+            over = time.monotonic() >= end
+            left = self.left()  # looked at after that: we may not have had a turn since the end of the patience
+            if over or not left:
+                break
             time.sleep(0.02)
         self.kill_all()
         return Result(returncode, self.stdout, self.stderr, seconds, left)
