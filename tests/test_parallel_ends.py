@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,6 +205,33 @@ def test_children_may_be_interrupted_by_nobody() -> None:
     """
     result = run(script)
     assert (result.stdout, result.stderr) == ("still there\n", "")
+
+
+def test_sigterm_to_a_child_that_is_ending(tmp_path: Path) -> None:
+    """A child whose work is over but whose threads are not gets SIGTERM: it runs its exit functions and ends, without another word."""
+    script = f"""
+        import atexit, os, signal, threading, time
+        from pynickel import parallel
+
+        def work():
+            def stay():
+                while threading.main_thread().is_alive():
+                    time.sleep(0.01)
+                open({str(tmp_path / "ending")!r}, "x").close()
+                time.sleep(60)
+
+            atexit.register(parallel.print, "exit function")
+            threading.Thread(target=stay).start()
+
+        child = parallel.run(work)
+        while not os.path.exists({str(tmp_path / "ending")!r}):
+            time.sleep(0.01)
+        os.kill(child.pid, signal.SIGTERM)
+        child.sync()
+        print(child.exitcode)
+    """
+    result = run(script)
+    assert (result.stdout, result.returncode, result.stderr, result.left) == ("<001> exit function\n0\n", 0, "", [])
 
 
 @pytest.mark.slow

@@ -46,6 +46,7 @@ def main(parent: Parent, starter: int, last_words: int) -> NoReturn:
     """Be a child of this parent; `starter` is the process whose end is ours, too: the parent, or its stand-in on this machine."""
     _die_with(starter)
     signal.signal(signal.SIGTERM, _terminate)
+    _end_quietly()
     # Ctrl-C is for the parent to answer. It was blocked since before this process began, so none can have come through.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -92,6 +93,17 @@ def _is_ending(parent_pid: int) -> bool:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated(128 + number)
+
+
+def _end_quietly() -> None:
+    """SIGTERM that comes while the interpreter ends has it go on with that; it is no error for stderr."""
+    shown = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not Terminated:
+            shown(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _work(parent: Parent) -> int | str | None:
