@@ -177,6 +177,7 @@ def test_ctrl_c(wait: str) -> None:
 def test_ctrl_c_while_children_start(delay: float) -> None:
     """The same while the children's interpreters are starting."""
     script = SLEEPERS + """
+    import cloudpickle, pynickel.parallel.keeper_here  # which the first fork would do: the interrupt is to come after it
     print("ready", flush=True)
     children = parallel.nfork(4)
     children.exec(sleep)

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -183,6 +184,14 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert child.channel._socket.getsockname()[0] == "127.0.0.2"
     parallel.reset()
     assert parallel.ip == "127.0.0.1"
+    resolve = socket.getaddrinfo
+
+    def known(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "name.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")  # at once, whatever this machine's resolver does
+        return resolve(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
     assert address.facing("127.0.0.1") == "127.0.0.1" and address.facing("name.invalid") is None
     monkeypatch.setattr(address, "of_interfaces", lambda names: None)
     with pytest.warns(RuntimeWarning, match="no way to 'name.invalid' is known here"):
