@@ -88,7 +88,7 @@ RANKS = """
     link._CAUSE = tree.GRACE = 20  # seconds in which the error itself is told
 
     def work(nranks, uid):
-        worker._CAUSE = 2000
+        worker._CAUSE = 2000  # looks, 10 ms apart
         with Communicator(nranks, uid, parallel.id - FIRST, library="host", timeout=20) as comm:
             comm.all_reduce(np.ones(1))
             if parallel.id == 2:
@@ -126,7 +126,7 @@ def test_an_error_that_comes_slowly(leaving: str) -> None:
         tree.GRACE = 20
 
         def work(uid):
-            worker._CAUSE = 2000
+            worker._CAUSE = 2000  # looks, 10 ms apart
             comm = Communicator(2, uid, parallel.id, library="host", timeout=20)
             try:
                 comm.all_reduce(np.ones(1))
