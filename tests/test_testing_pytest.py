@@ -84,7 +84,7 @@ def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_marker_and_fixtures(mode: str, tmp_path: Path) -> None:
     """A marked test's body runs on every rank, in any import mode, under xdist; skip, xfail and failures are told as the test's."""
     (tmp_path / "somebody.py").write_text("SCALE = 4\n")
-    (tmp_path / "conftest.py").write_text("")
+    (tmp_path / "conftest.py").write_text("from pynickel.testing import ranks\nranks.GRACE = 20  # for each rank's own story\n")
     (tmp_path / "test_users.py").write_text(USERS)
     env = ["-m", "pytest", "-rsxf", "-o", "pythonpath=.", "--import-mode", *mode.split()]
     shown = run_pytest(tmp_path, *env).stdout
