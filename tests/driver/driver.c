@@ -8,6 +8,8 @@
  * and what ranks in several processes do to each other runs where a sanitizer sees both sides.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,9 +22,14 @@ static char **wanted;           /* names of scenes; none: all */
 static void (*current)(actor *);
 static bool with_comm;
 
+/* A rank's process has the rank's threads and those that they begin, the library's own too: the kernel gives a thread its maker's name. */
 pid_t getpid(void)
 {
-  return (pid_t)syscall(separate ? SYS_gettid : SYS_getpid);
+  static _Thread_local pid_t process;
+  if (!separate) return (pid_t)syscall(SYS_getpid);
+  char name[16];
+  if (!process) process = prctl(PR_GET_NAME, name) == 0 && strncmp(name, "rank ", 5) == 0 ? atoi(name + 5) : (pid_t)syscall(SYS_gettid);
+  return process;
 }
 
 void check(int line, const char *call, ncclResult_t result, ncclResult_t expected, ncclComm_t comm)
@@ -41,6 +48,34 @@ void rest(int milliseconds)
 {
   struct timespec time = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};
   nanosleep(&time, NULL);
+}
+
+void until(_Atomic int *come, int count)
+{
+  for (int left = 10000; *come < count; left--, rest(2)) ENSURE(left);
+}
+
+/* Does the library tell of a rank that waits, in any communicator of this process? */
+static bool waits(int rank)
+{
+  char text[1 << 14], name[32];
+  size_t length;
+  bool found = false;
+  snprintf(name, sizeof name, "{\"rank\": %d,", rank);
+  DIR *folder = opendir("/proc/self/fd");
+  ENSURE(folder);
+  for (struct dirent *file; !found && (file = readdir(folder));) {
+    if (nickelInspect(getpid(), atoi(file->d_name), text, sizeof text, &length) != ncclSuccess) continue;
+    char *here = strstr(text, name), *told = here ? strstr(here, "\"waits\"") : NULL, *next = here ? strstr(here + 1, "{\"rank\"") : NULL;
+    found = told && (!next || told < next);
+  }
+  closedir(folder);
+  return found;
+}
+
+void in_call(int rank)
+{
+  for (int left = 10000; !waits(rank); left--, rest(2)) ENSURE(left);
 }
 
 pthread_t aside(void *(*function)(void *), void *argument)
@@ -79,6 +114,9 @@ void drop(float *memory, bool arena)
 static void *act(void *argument)
 {
   actor *me = argument;
+  char name[16];
+  snprintf(name, sizeof name, "rank %d", (int)syscall(SYS_gettid));
+  prctl(PR_SET_NAME, name);
   CHECK(nickelCommSetTimeout(NULL, 60));
   if (me->rank == 0)
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) CHECK(ncclGetUniqueId(&ids[i]));

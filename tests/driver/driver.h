@@ -34,6 +34,8 @@ void check(int line, const char *call, ncclResult_t result, ncclResult_t expecte
 void play(const char *name, void (*scene)(actor *), bool with_comm);
 void together(void);                                    /* a barrier of all actors, beside the library */
 void rest(int milliseconds);
+void until(_Atomic int *come, int count);               /* so many have come, in 20 seconds at most */
+void in_call(int rank);                                 /* until this rank waits in a call for another one, as long at most */
 pthread_t aside(void *(*function)(void *), void *argument);
 ncclResult_t polled(ncclComm_t comm);                   /* what a non-blocking communicator says in the end */
 float *numbers(size_t count, int from, bool arena);     /* from, from + 1, ... of small numbers */

@@ -10,6 +10,13 @@ static ncclResult_t sum(ncclComm_t comm, size_t count)
   return result;
 }
 
+static void *abort_waiting(void *comm)
+{
+  in_call(0);
+  CHECK(ncclCommAbort(comm));
+  return NULL;
+}
+
 static void *abort_soon(void *comm)
 {
   rest(20);
@@ -33,7 +40,7 @@ static void aborted_in(actor *me, ncclResult_t (*call)(ncclComm_t))
   together();
   CHECK(ncclCommInitRank(&comm, N, ids[1], me->rank));
   if (me->rank == 0) {
-    pthread_t thread = aside(abort_soon, comm);
+    pthread_t thread = aside(abort_waiting, comm);
     EXPECT(ncclInvalidUsage, call(comm));
     ENSURE(nickelErrorKind(NULL) == nickelKindAborted);
     pthread_join(thread, NULL);
@@ -165,11 +172,14 @@ static void aborts_in_background(actor *me)
   drop(one, false);
 }
 
+static _Atomic int refused;
+
 static void *try_in_vain(void *comm)
 {
-  rest(20);
+  in_call(0);
   EXPECT(ncclInvalidUsage, sum(comm, SMALL));
   ENSURE(nickelErrorKind(NULL) == nickelKindBusy);
+  refused++;
   return NULL;
 }
 
@@ -184,7 +194,7 @@ static void misfits(actor *me)
     EXPECT(ncclInvalidUsage, me->rank ? ncclRecv(one, 2, ncclFloat32, 0, me->comm, NULL) : ncclSend(one, 3, ncclFloat32, 1, me->comm, NULL));
   pthread_t thread = {0};
   if (me->rank == 0) thread = aside(try_in_vain, me->comm);
-  else rest(60);
+  else until(&refused, 1); /* rank 0 waits so long, and its communicator is busy */
   CHECK(sum(me->comm, SMALL));
   if (me->rank == 0) pthread_join(thread, NULL);
   EXPECT(me->rank ? ncclInvalidUsage : ncclSuccess, ncclAllReduce(one, two, (size_t)me->rank, ncclFloat32, ncclSum, me->comm, NULL));
@@ -207,13 +217,15 @@ static void shrinks_under_a_thread(actor *me)
   if (me->rank == 3) return;
   if (me->rank == 0) {
     thread = aside(wait_in_vain, me->comm);
-    rest(20);
+    in_call(0);
   }
   CHECK(ncclCommShrink(me->comm, lost, 1, &rest_of_it, NULL, NCCL_SHRINK_ABORT));
   if (me->rank == 0) pthread_join(thread, NULL);
   CHECK(sum(rest_of_it, LARGE));
   CHECK(ncclCommDestroy(rest_of_it));
 }
+
+static _Atomic int told;
 
 /* Two ranks wait in two communicators for each other, until a deadline says where each of them is. */
 static void crossing(actor *me)
@@ -222,9 +234,16 @@ static void crossing(actor *me)
   CHECK(ncclCommInitRank(&comm, N, ids[1], me->rank));
   CHECK(sum(comm, SMALL));
   CHECK(nickelCommSetTimeout(comm, 0.6));
-  CHECK(nickelCommSetTimeout(me->comm, 0.9));
-  ENSURE(sum(me->rank % 2 ? me->comm : comm, SMALL) != ncclSuccess);
-  if (me->rank % 2 == 0) ENSURE(strstr(ncclGetLastError(comm), "waiting") || strstr(ncclGetLastError(comm), "blocked in"));
+  if (me->rank % 2) ENSURE(sum(me->comm, SMALL) != ncclSuccess);
+  else {
+    in_call(1);
+    in_call(3);
+    EXPECT(ncclTimeout, sum(comm, SMALL));
+    ENSURE(strstr(ncclGetLastError(comm), "waiting") || strstr(ncclGetLastError(comm), "blocked in"));
+    told++;
+    until(&told, N / 2);
+    CHECK(ncclCommRevoke(me->comm, NCCL_REVOKE_DEFAULT)); /* the odd ones have waited long enough */
+  }
   CHECK(ncclCommAbort(comm));
 }
 
@@ -247,12 +266,15 @@ static void interrupted(actor *me)
   if (me->rank == 0) nickelSetInterruptCheck(NULL);
 }
 
+static _Atomic int given_up;
+
 static void deadlines(actor *me)
 {
   CHECK(nickelCommSetTimeout(me->comm, 0.3));
-  if (me->rank == 3) rest(700);
+  if (me->rank == 3) until(&given_up, 3);
   ncclResult_t result = me->rank == 1 ? receive(me->comm) : me->rank == 2 ? grouped(me->comm) : sum(me->comm, LARGE);
   ENSURE(result == ncclTimeout);
+  given_up++;
 }
 
 static void rings(actor *me)
