@@ -13,7 +13,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, raised
 from helpers.host_more import ABORT, GARBAGE, IN_PROGRESS, NO_COLOR, Comm, group_end, grow, polled
 from helpers.host_structs import Config, library
-from helpers.order import Flag
+from helpers.order import SOON, Flag, in_call
 
 
 @forks.nursery()
@@ -264,21 +264,24 @@ def test_environment() -> None:
 def test_revoke_in_progress() -> None:
     """Revoking ends a call in progress; polling says so, the peers are told, and the communicator can still be split."""
 
+    revoked = Flag()
+
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         host_c.set_timeout(6)
         comm, value = Comm.ready(nranks, ids[0], rank), np.ones(1, np.float32)
         if rank == 1:
-            time.sleep(0.6)
+            revoked.wait()
             comm.all_reduce(value, value)
             assert comm.poll() == REMOTE_ERROR
             comm.revoke()
         else:
             comm.all_reduce(value, value)
-            time.sleep(0.2)
+            in_call()
             assert comm.query("CommGetAsyncError") == IN_PROGRESS
             begun = time.monotonic()
             comm.revoke()
-            assert comm.poll() == INVALID_USAGE and time.monotonic() - begun < 1
+            revoked.set()
+            assert comm.poll() == INVALID_USAGE and time.monotonic() - begun < SOON
         assert raised(comm.all_reduce, value, value).code == INVALID_USAGE
         child = comm.split(0)
         assert comm.poll() in (SUCCESS, INVALID_USAGE, REMOTE_ERROR) and child.handle

@@ -7,12 +7,11 @@ import contextlib
 import ctypes
 import os
 import threading
-import time
 
 import numpy as np
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, TIMEOUT, raised
-from helpers.order import Flag
+from helpers.order import Flag, waits
 
 
 def test_result_texts() -> None:
@@ -59,7 +58,7 @@ def test_ranks_of_an_error() -> None:
 
     over = Flag()
 
-    def waits(rank: int, nranks: int, ids: list[bytes]) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm = host_c.Comm(nranks, ids[0], rank)
         comm.set_timeout(0.3)
         if rank:
@@ -72,7 +71,7 @@ def test_ranks_of_an_error() -> None:
         assert lib.nickelErrorRanks(comm.handle, None, None, 0) == 3
         over.set()
 
-    forks.values(forks.fork(4, waits))
+    forks.values(forks.fork(4, rank_main))
 
 
 @forks.nursery()
@@ -81,11 +80,11 @@ def test_timeouts() -> None:
     not there."""
     assert host_c.library().nickelCommSetTimeout(None, float("nan")) == INVALID_ARGUMENT
 
-    def waits(rank: int, nranks: int, ids: list[bytes], timeout: float, environment: str, works: bool, over: Flag) -> None:
-        os.environ["NICKEL_TIMEOUT"] = environment
+    def rank_main(rank: int, nranks: int, ids: list[bytes], timeout: float, environment: str, works: bool, over: Flag) -> None:
         comm = host_c.Comm(nranks, ids[0], rank)
+        os.environ["NICKEL_TIMEOUT"] = environment  # not before, or init would have no longer
         if rank:
-            time.sleep(1) if works else over.wait()
+            waits(0, seconds=0.5) if works else over.wait()
             comm.barrier()
             return
         comm.set_timeout(timeout)
@@ -96,7 +95,7 @@ def test_timeouts() -> None:
 
     settings = ((0.3, "20", False), (-1, "0.3", False), (0, "0.3", True), (-1, "nonsense", True), (-1, "0", True))
     with contextlib.ExitStack() as stack:
-        pairs = [stack.enter_context(forks.Forked(2, waits, *setting, Flag())) for setting in settings]
+        pairs = [stack.enter_context(forks.Forked(2, rank_main, *setting, Flag())) for setting in settings]
         for pair, (_, _, works) in zip(pairs, settings, strict=True):
             first, second = pair.ends()
             if works:

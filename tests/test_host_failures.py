@@ -8,6 +8,7 @@ import functools
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.c import shared_library
 from helpers.host_c import INVALID_ARGUMENT, REMOTE_ERROR, TIMEOUT, raised
-from helpers.order import SOON, Flag
+from helpers.order import SOON, Flag, in_call, waits
 from helpers.rounds import Rounds
 
 
@@ -181,6 +182,8 @@ def test_deadline() -> None:
             error = raised(comm.barrier)
             told.set(rank)
             return error, 0.0
+        if rank == 0:
+            waits(1)  # or it would be missing, too
         if how == "set" and rank == 0:
             comm.set_timeout(0.5)
         elif rank == 0:
@@ -208,9 +211,9 @@ def test_deadline_names_who_began_it() -> None:
     """A rank that waits for another one itself is not the missing one: at the deadline every rank is told who holds up the others, in
     whatever part of a message it was stopped, also those who wait for it only through others; the text says who waits for whom."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], empty: bool, behind: str) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], empty: bool, behind: str, stopped: Flag) -> None:
+        host_c.set_timeout(20)
         comm = host_c.Comm(nranks, ids[0], rank)
-        comm.set_timeout(0.5 if rank == 0 else 20)
         data = host_c.empty(1 << 19, np.float32) if empty else np.ones(1 << 19, np.float32)
         comm.barrier()
         forks.say("begins")
@@ -218,15 +221,19 @@ def test_deadline_names_who_began_it() -> None:
             comm.send(data, 2)
         while rank == 2:
             comm.recv(data, 1)
+        stopped.wait()
+        waits(1)
+        comm.set_timeout(0.5)
         if behind == "call":
             comm.barrier()
         else:
             comm.recv(data, 1)
 
     for empty, behind in ((False, "call"), (True, "call"), (False, "message"), (True, "message")):
-        with forks.Forked(3, rank_main, empty, behind) as ranks:
+        with forks.Forked(3, rank_main, empty, behind, stopped := Flag()) as ranks:
             ranks.wait_for("begins", 3)
             ranks.stop(2)
+            stopped.set()
             while ranks.open & {0, 1}:
                 ranks.listen(5)
             first, second = ranks.result[:2]
@@ -239,21 +246,27 @@ def test_stopped_peer() -> None:
     """A peer that is stopped is not dead: it is missing at the deadline, and one that goes on in time has done no harm."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes], timeout: float) -> None:
-        host_c.set_timeout(timeout)
         comm = host_c.Comm(nranks, ids[0], rank)
         comm.barrier()
+        comm.set_timeout(timeout)
         if rank == 1:
             forks.say("stops")
             os.kill(os.getpid(), signal.SIGSTOP)
-        comm.barrier()
+        else:
+            threading.Thread(target=lambda: (in_call(), forks.say("waits")), daemon=True).start()
+        try:
+            comm.barrier()
+        finally:
+            forks.say("over")
 
-    for timeout, goes_on_after in ((5.0, 0.4), (0.4, 0.8)):
+    for timeout, goes_on_when in ((5.0, "waits"), (0.4, "over")):
         with forks.Forked(2, rank_main, timeout) as ranks:
             ranks.wait_for("stops")
-            time.sleep(goes_on_after)
+            os.waitpid(ranks.pids[1], os.WUNTRACED)  # or what makes it go on could come first
+            ranks.wait_for(goes_on_when)
             ranks.kill(1, signal.SIGCONT)
             for end in ranks.ends():
-                if timeout > goes_on_after:
+                if goes_on_when == "waits":
                     end.returned()
                 elif end.rank == 0:
                     end.failed(TIMEOUT, "timeout", ranks=[1])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -59,19 +61,43 @@ def in_call(count: int = 1) -> None:
     until(lambda: waiting() >= count, f"{count} of this process's ranks did not wait in a call")
 
 
+def waits(rank: int, seconds: float = 0.0) -> None:
+    """Until this rank, whichever process it is, waits in a call of a communicator that this process has open, and has for so long."""
+
+    def does(one: dict[str, Any]) -> bool:
+        return one["rank"] == rank and "waits" in one and one["waits"]["seconds"] >= seconds
+
+    until(lambda: any(map(does, itertools.chain(*communicators()))), f"rank {rank} did not wait in a call")
+
+
+def comes(rank: int, pid: int | None = None) -> None:
+    """Until this rank waits in init for those who have not come, to a communicator that this process or another one has open."""
+
+    def has_come(comm: dict[str, Any]) -> bool:
+        return comm["state"] == "starting" and comm["nranks"] > rank and comm["ranks"][rank]["life"] == "joined"
+
+    until(lambda: any(map(has_come, inspected(pid))), f"rank {rank} did not come")
+
+
 def waiting() -> int:
     """How many ranks of this process wait in a call."""
     return sum(rank["pid"] == os.getpid() and "waits" in rank for one in communicators() for rank in one)
 
 
-def communicators() -> list[list[dict[str, object]]]:
+def communicators() -> list[list[dict[str, Any]]]:
     """The ranks of each communicator that this process has open."""
+    return [comm["ranks"] for comm in inspected()]
+
+
+def inspected(pid: int | None = None) -> list[dict[str, Any]]:
+    """All that is told of each communicator that a process has open, by default this one."""
+    pid = pid or os.getpid()
     inspect, text, length = host_c.library().nickelInspect, ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
     inspect.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
     found = []
-    for name in os.listdir("/proc/self/fd"):
-        if inspect(os.getpid(), int(name), text, len(text), ctypes.byref(length)) == host_c.SUCCESS:
-            found.append(json.loads(text.value)["ranks"])
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if inspect(pid, int(name), text, len(text), ctypes.byref(length)) == host_c.SUCCESS:
+            found.append(json.loads(text.value))
     return found
 
 
