@@ -77,7 +77,7 @@ def test_split_that_not_all_call() -> None:
             done.set()
         return caught.value.missing
 
-    assert outcomes(2, program, deadline=2)[0] == (1,)
+    assert outcomes(2, program, timeout=2)[0] == (1,)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.c import shared_library
 from helpers.host_more import Comm
-from helpers.order import Flag
+from helpers.order import Flag, waits
 
 # The main thread's clock, which the library reads between a step and its sleep: the at-th look after steps[0] is set stops until
 # steps[2] is.
@@ -75,7 +75,7 @@ def later_call(rank: int, nranks: int, ids: list[bytes], at: int, steps: Flag) -
         threading.Thread(target=lambda: (time.sleep(seconds), steps.set(step)), daemon=True).start()
 
     if rank == 0:
-        comm.set_timeout(1)
+        comm.set_timeout(2)
         ctypes.c_int.in_dll(ctypes.CDLL(None), "at").value = at
         ctypes.c_void_p.in_dll(ctypes.CDLL(None), "steps").value = steps.address()
         later(0.2, 0)
@@ -85,10 +85,10 @@ def later_call(rank: int, nranks: int, ids: list[bytes], at: int, steps: Flag) -
         assert one[0] == two[0] == 2
     else:
         steps.wait(2)
-        later(1.2, 2)
+        later(2.2, 2)
         comm.all_reduce(one, one)
         steps.wait(3)
-        time.sleep(0.3)
+        waits(0)  # a tenth of a second, at whose end a wait that has begun too early is over
         comm.all_reduce(two, two)
     comm.abort()
 

@@ -15,7 +15,7 @@ import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import Comm
-from helpers.order import SOON, Flag
+from helpers.order import SOON, Flag, waits
 
 
 def in_ring(ends: list[forks.End], *words: str) -> None:
@@ -166,8 +166,9 @@ def test_crossing_order() -> None:
         first, second = (Comm(nranks, one, rank) for one in ids)
         one = np.ones(2, np.float32)
         first.barrier()
-        for comm in (first, second):
-            comm.set_timeout(1.5)
+        if rank == 0 and not grouped:
+            waits(1)  # or this one's deadline could pass before it
+            first.set_timeout(0.5)
         order = (first, second) if rank == 0 else (second, first)
         if grouped:
             with host_c.group():
@@ -197,7 +198,9 @@ def test_whose_thread_is_blocked() -> None:
         parent = Comm(nranks, ids[0], rank)
         parent.set_timeout(6)
         child = parent.split(0).learn()
-        child.set_timeout(1.5)
+        if rank == 0:
+            waits(1)
+        child.set_timeout(0.5)
         return raised((parent if rank else child).barrier)
 
     def another(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError | None:
@@ -208,13 +211,14 @@ def test_whose_thread_is_blocked() -> None:
             second.barrier()
             second.set_timeout(0.6)
             if rank == 0:
+                waits(1)
                 errors.append(raised(second.barrier))
                 told.set()
             told.wait()
 
         thread = threading.Thread(target=helper)
         thread.start()
-        first.set_timeout(1.5)
+        first.set_timeout(6)
         if rank == 1:
             raised(first.barrier)
         thread.join()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
-from helpers.order import SOON, Flag
+from helpers.order import SOON, Flag, comes
 from helpers.rounds import Rounds
 
 
@@ -60,18 +60,23 @@ def test_missing_rank() -> None:
     """When a rank does not come, those who wait are told at their deadline who is missing, other threads run meanwhile, and nothing of the
     attempt is left."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], over: Flag) -> tuple[float, float]:
         before = forks.holds()
-        host_c.set_timeout(1)
+        if rank == 0:
+            comes(1)  # or it could be missing, too
+        host_c.set_timeout(1 if rank == 0 else 20)
+        begun = time.monotonic()
         error = raised(host_c.Comm, nranks + 2, ids[0], rank)
+        told = time.monotonic()
         assert (error.code, error.kind) == (TIMEOUT, "timeout") and "rank 2" in error.text and error.ranks[0] == 2, error
         after = forks.holds(before)
         assert after["mappings"] <= before["mappings"] and after["threads"] == before["threads"]
         assert after["memfds"] == 0, after
+        over.set() if rank else over.wait()  # the maker of the id lives until all are told
+        return begun, told
 
-    ends = forks.fork(2, rank_main)
-    forks.values(ends)
-    assert all(1 <= end.seconds < 1 + SOON for end in ends), ends
+    (begun, first), (_, second) = forks.values(forks.fork(2, rank_main, Flag()))
+    assert 1 <= first - begun < 1 + SOON and second - begun < 1 + SOON, (begun, first, second)
 
 
 @forks.nursery()

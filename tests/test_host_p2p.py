@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_USAGE, raised
+from helpers.order import Flag
 from helpers.ranks import run
 
 SIZES = (1, 33, 8192, 8193, 20_001, 100_003)  # float32: up to 8192 travel in one slot, then pieces
@@ -224,25 +224,28 @@ def test_misfits(kind: str) -> None:
     run(3, misfits, kind=kind, make_comm=False)
 
 
-def empty_messages(rank: int, nranks: int, unique_id: Any) -> None:
-    comm, one = host_c.Comm(nranks, bytes(unique_id), rank), np.array([rank], np.int32)
-    if rank == 0:
-        comm.send(None, 1, count=0)
-        comm.send(one, 1)
-    else:
-        comm.recv(None, 0, count=0)
-        comm.recv(one, 0)
-        assert one[0] == 0
-    comm.barrier()
-    comm.set_timeout(0.3)
-    if rank == 0:
-        error = raised(comm.send, None, 1, count=0)
-        assert error.kind == "timeout" and error.ranks == (1,), error
-    else:
-        time.sleep(2)
-    comm.abort()
-
-
+@forks.nursery()
 def test_empty_messages() -> None:
     """A message of 0 elements needs no buffer but does need its partner."""
-    run(2, empty_messages, make_comm=False)
+    told = Flag()
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
+        comm, one = host_c.Comm(nranks, ids[0], rank), np.array([rank], np.int32)
+        if rank == 0:
+            comm.send(None, 1, count=0)
+            comm.send(one, 1)
+        else:
+            comm.recv(None, 0, count=0)
+            comm.recv(one, 0)
+            assert one[0] == 0
+        comm.barrier()
+        comm.set_timeout(0.3)
+        if rank == 0:
+            error = raised(comm.send, None, 1, count=0)
+            assert error.kind == "timeout" and error.ranks == (1,), error
+            told.set()
+        else:
+            told.wait()
+        comm.abort()
+
+    forks.values(forks.fork(2, rank_main))

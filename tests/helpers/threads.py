@@ -19,14 +19,20 @@ def together(nranks: int, function: Callable[[pynickel.Communicator], Any], libr
     return ends
 
 
-def outcomes(nranks: int, function: Callable[[pynickel.Communicator], Any], library: Any = "host", deadline: float = 8.0) -> list[Any]:
-    """What each rank returned or raised. The communicators' own timeout ends ranks that wait in vain."""
+def outcomes(
+    nranks: int,
+    function: Callable[[pynickel.Communicator], Any],
+    library: Any = "host",
+    deadline: float = 8.0,
+    timeout: float | None = None,
+) -> list[Any]:
+    """What each rank returned or raised. The communicators' own timeout, a part of the deadline, ends ranks that wait in vain."""
     unique_id = pynickel.UniqueId.create(library)
     ends: list[Any] = [TimeoutError(f"rank {rank} did not end within {deadline:g} s") for rank in range(nranks)]
 
     def body(rank: int) -> None:
         try:
-            with pynickel.Communicator(nranks, unique_id, rank, library=library, timeout=deadline * 0.6) as comm:
+            with pynickel.Communicator(nranks, unique_id, rank, library=library, timeout=timeout or deadline * 0.6) as comm:
                 ends[rank] = function(comm)
         except BaseException as error:
             ends[rank] = error
