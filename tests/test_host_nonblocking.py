@@ -125,7 +125,7 @@ def test_calls_while_in_progress(doing: str) -> None:
 @forks.nursery()
 def test_polling_without_a_pause() -> None:
     """Whoever is told that a call is over can make the next one at once, and polling without a pause does not starve the thread that does
-    the work: 2,000 calls of three ranks, and of one, take a few seconds at most."""
+    the work: 2,000 calls of three ranks, and of one, are over in seconds."""
 
     def rank_main(rank: int, nranks: int, ids: list[bytes]) -> None:
         comm, value, state = Comm.ready(nranks, ids[0], rank), np.ones(1, np.int64), ctypes.c_int()
@@ -140,9 +140,7 @@ def test_polling_without_a_pause() -> None:
         comm.destroy()
 
     for nranks in (1, 3):
-        ends = forks.fork(nranks, rank_main)
-        forks.values(ends)
-        assert max(end.seconds for end in ends) < 5
+        forks.values(forks.fork(nranks, rank_main))  # by their deadline of 10 s: three ranks that starve take 24
 
 
 @forks.nursery()
