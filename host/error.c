@@ -39,6 +39,11 @@ void nh_error_hold(bool hold)
   held = hold;
 }
 
+void nh_error_prefer(void)
+{
+  if (held) last = other;
+}
+
 ncclResult_t nh_error(ncclResult_t code, int kind, const char *format, ...)
 {
   nh_record *record = current();

@@ -10,33 +10,43 @@
 
 #include "family.h"
 
+/* The rank of the parent that is the reason why this one could not join: who is late to the new communicator finds only this rank's word. */
+static int at_fault(const nh_family *family)
+{
+  ncclComm_t child = family->child;
+  if (family->at_fault >= 0) return family->at_fault;
+  nh_failure failure = child && child->head ? nh_failure_unpack(nh_state(child->head)) : (nh_failure){0};
+  int rank = failure.kind == nickelKindTimeout ? failure.by : failure.rank;
+  return failure.kind && rank < family->nmembers ? family->members[rank] : family->parent->rank;
+}
+
 static void end(nh_task *task)
 {
   nh_family *family = task->more;
-  if (task->op == NH_JOIN) {
-    ncclResult_t result = task->result;
-    if (result == ncclSuccess) *family->out = family->child;
-    else {
-      if (family->parent->head) nh_set_not_joined(family->parent, family->mark);
-      nh_comm_dispose(family->child);
-    }
-  }
+  if (task->result != ncclSuccess && family->mark && family->parent->head) nh_set_not_joined(family->parent, family->mark, at_fault(family));
+  if (task->op == NH_JOIN && task->result == ncclSuccess) *family->out = family->child;
+  else if (task->op == NH_JOIN) nh_comm_dispose(family->child);
   free((bool *)family->excluded);
   free(family->members);
   free(family->all);
   free(family);
 }
 
-static bool could_not_join(const nh_family *family, int member)
+/* at_fault: the rank that is the reason; NULL: just asks. */
+static bool could_not_join(const nh_family *family, int member, int *at_fault)
 {
-  return nh_not_joined(family->parent, member) == family->mark;
+  int by;
+  bool could_not = nh_not_joined(family->parent, member, &by) == family->mark && family->mark;
+  if (could_not && at_fault) *at_fault = by;
+  return could_not;
 }
 
-/* `how` it is gone says less than that it could not join before. */
+/* `how` it is gone says less than that it could not join before; and that was another one's fault if it could not because of that one. */
 static ncclResult_t lost(nh_family *family, int member, const char *how)
 {
   int pid;
-  if (could_not_join(family, member)) how = "could not join the new one";
+  if (could_not_join(family, member, &member)) how = "could not join the new one";
+  family->at_fault = member;
   nh_rank_life(family->parent->head, member, &pid, NULL);
   nh_error(ncclRemoteError, nickelKindRemote, "rank %d (pid %d) of the communicator that was split, shrunk or grown %s; the new one of %d ranks cannot be made", member,
            pid, how, family->nranks);
@@ -51,7 +61,7 @@ ncclResult_t nh_family_lost(nh_task *task, int rank)
   if (rank >= family->nmembers || !family->parent->head || nh_rank_life(task->comm->head, rank, NULL, NULL) != NH_EMPTY) return ncclSuccess;
   int member = family->members[rank];
   if (nh_rank_life(family->parent->head, member, NULL, NULL) >= NH_CLOSED) return lost(family, member, "has closed it");
-  return nh_alive(family->parent, member) && !could_not_join(family, member) ? ncclSuccess : lost(family, member, "has ended");
+  return nh_alive(family->parent, member) && !could_not_join(family, member, NULL) ? ncclSuccess : lost(family, member, "has ended");
 }
 
 /* Or just going: then its descriptors may still be there. */
@@ -68,7 +78,7 @@ static ncclResult_t join_step(nh_task *task)
   nh_family *family = task->more;
   ncclResult_t result = family->join(task);
   bool led_nowhere = result != ncclSuccess && result != ncclInProgress && (nh_error_kind() == nickelKindIdStale || nh_error_kind() == nickelKindIdReused);
-  bool leads_no_more = led_nowhere && (could_not_join(family, family->leader) || gone(family->parent, family->leader));
+  bool leads_no_more = led_nowhere && (could_not_join(family, family->leader, NULL) || gone(family->parent, family->leader));
   return leads_no_more ? lost(family, family->leader, "has ended") : result;
 }
 
@@ -78,10 +88,11 @@ static ncclResult_t join(nh_task *task)
   nh_family *family = task->more;
   nh_task next;
   static const ncclUniqueId none;
-  family->mark = family->meet ? task->round : task->round << 1 | 1;
   memcpy(&family->id, family->all + (size_t)family->leader * family->size, sizeof family->id);
   if (memcmp(&family->id, &none, sizeof none) == 0)
     return family->leader == task->comm->rank ? family->refused : lost(family, family->leader, "could not make its unique id");
+  family->mark = family->meet ? task->round : task->round << 1 | 1;
+  if (!family->members) return nh_family_no_memory();
   ncclResult_t result =
     nh_comm_new(&next, &family->child, family->nranks, (const uint8_t *)family->id.internal, family->rank, family->parent->device, family->settings);
   if (result != ncclSuccess) return result;
@@ -119,12 +130,12 @@ static ncclResult_t tell_id(nh_task *task)
   return ncclInProgress;
 }
 
-/* The place of each rank of this color: how many come before it. */
-static bool note_members(nh_family *family, const int (*told)[2])
+/* The place of each rank of this color: how many come before it. Without memory the rank says, in time, that it cannot join. */
+static void note_members(nh_family *family, const int (*told)[2])
 {
   int n = family->parent->nranks;
   family->members = calloc((size_t)family->nranks, sizeof *family->members);
-  if (!family->members) return false;
+  if (!family->members) return;
   family->nmembers = family->nranks;
   for (int rank = 0; rank < n; rank++) {
     int before = 0;
@@ -133,7 +144,6 @@ static bool note_members(nh_family *family, const int (*told)[2])
       if (told[other][0] == told[rank][0] && (told[other][1] < told[rank][1] || (told[other][1] == told[rank][1] && other < rank))) before++;
     family->members[before] = rank;
   }
-  return true;
 }
 
 /* Ranks of one color by key, ties by their rank in the parent. */
@@ -153,7 +163,7 @@ static ncclResult_t sort_colors(nh_task *task)
     if (told[rank][1] < first || (told[rank][1] == first && rank < family->leader)) family->leader = rank;
   }
   if (color == NCCL_SPLIT_NOCOLOR) family->leader = -1;
-  else if (!note_members(family, told)) return nh_family_no_memory();
+  else note_members(family, told);
   make_id(family);
   nh_tell(task, &family->id, sizeof family->id, color == NCCL_SPLIT_NOCOLOR ? NULL : join);
   return ncclInProgress;
@@ -170,8 +180,7 @@ static ncclResult_t find_id(nh_task *task)
   if (family->leader < 0)
     return nh_error(ncclInvalidArgument, nickelKindNone, "ncclCommGrow: no rank has passed a unique id: one that belongs to the communicator gets it by ncclCommGetUniqueId");
   family->members = calloc((size_t)task->comm->nranks, sizeof *family->members);
-  if (!family->members) return nh_family_no_memory();
-  for (int rank = 0; rank < task->comm->nranks; rank++) family->members[family->nmembers++] = rank;
+  for (int rank = 0; rank < task->comm->nranks && family->members; rank++) family->members[family->nmembers++] = rank;
   return join(task);
 }
 
@@ -186,6 +195,7 @@ static ncclResult_t start(ncclComm_t comm, nh_op op, nh_task *task, ncclComm_t *
   family->parent = comm;
   family->out = out;
   family->settings = settings;
+  family->at_fault = -1;
   *task = (nh_task){.comm = comm, .serial = comm->serial, .op = op, .more = family, .end = end};
   return ncclSuccess;
 }

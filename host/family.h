@@ -13,6 +13,7 @@ typedef struct {
   int *members;                 /* ranks in the parent by rank in the new one; new ones of a grow are not in it */
   int nmembers;
   uint64_t mark;                /* names this split (shrink, grow) among those of the parent */
+  int at_fault;                 /* the rank of the parent that is the reason why this one could not join; -1: not known */
   ncclResult_t (*join)(nh_task *);
   int mine[2];                  /* color and key */
   ncclUniqueId id;

@@ -14,6 +14,7 @@ int nh_last_kind(void);
 int nh_error_kind(void);        /* of what nh_error has just said, though the thread's last error may be held before it */
 int nh_last_ranks(int *ranks, int *pids, int capacity);
 void nh_error_hold(bool hold);                  /* keeps the first of several errors */
+void nh_error_prefer(void);                     /* but takes the last one after all */
 const char *nh_result_text(int code);
 void nh_comm_failed(ncclComm_t comm, ncclResult_t code); /* final: keeps the last error as the communicator's own */
 void nh_record_error(ncclComm_t comm);          /* keeps the last error as the communicator's own */
@@ -97,7 +98,7 @@ void nh_pair_copied(ncclComm_t comm, nh_pair *pair, bool sender, uint64_t messag
 bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message);
 bool nh_pair_has_copied(nh_pair *pair, bool sender, uint64_t message);
 void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size);
-const char *nh_met(ncclComm_t comm, int rank, uint64_t name); /* what the rank brought; NULL: it has not come */
+bool nh_met(ncclComm_t comm, int rank, uint64_t name, void *data, size_t size); /* has the rank come, and what it brought; data NULL: just asks */
 void nh_signal(ncclComm_t comm, nh_pair *pair, int index);
 uint64_t nh_signals(nh_pair *pair, int index);
 void nh_set_waits(ncclComm_t comm, nh_wait wait);
@@ -105,8 +106,8 @@ nh_wait nh_waits(ncclComm_t comm, int rank);
 double nh_waits_since(ncclComm_t comm, int rank);                 /* seconds of nh_now; only while nh_waits tells of one */
 void nh_set_doing(ncclComm_t comm, const char text[NH_DOING]);
 void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING]);
-void nh_set_not_joined(ncclComm_t comm, uint64_t mark);
-uint64_t nh_not_joined(ncclComm_t comm, int rank);
+void nh_set_not_joined(ncclComm_t comm, uint64_t mark, int by);    /* by: whose fault it is */
+uint64_t nh_not_joined(ncclComm_t comm, int rank, int *by);
 bool nh_reason_claim(ncclComm_t comm);                            /* false: another rank explains its failure */
 void nh_reason_drop(ncclComm_t comm);
 bool nh_reason_is_by(ncclComm_t comm, int rank);

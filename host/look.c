@@ -154,7 +154,7 @@ static ncclResult_t too_late(nh_task *task, double timeout)
   describe(comm, missing, began, names, sizeof names);
   nh_error(ncclTimeout, nickelKindTimeout, "%s on rank %d of %d, call %lu: waited %.3g s for %s", nh_op_name(task->op), comm->rank, comm->nranks,
            (unsigned long)task->seq + 1, timeout, names);
-  bool tells = nh_reason_claim(comm);
+  bool tells = task->phase != NH_MEETING && nh_reason_claim(comm); /* no communicator fails by a meeting that is given up */
   int first = -1;
   for (int rank = comm->nranks - 1; rank >= 0; rank--)
     if (began[rank]) first = rank;
@@ -181,7 +181,14 @@ void nh_look_warn(nh_task *task, double seconds)
                  task->comm->nranks, (unsigned long)task->seq + 1, names, seconds);
 }
 
-/* What can be seen in shared memory alone. */
+static bool somebody_missing(nh_task *task)
+{
+  for (int rank = 0; rank < task->comm->nranks; rank++)
+    if (task->missing(task, rank)) return true;
+  return false;
+}
+
+/* What can be seen in shared memory alone. A failure ends what still waits for somebody: who has failed may have done its part of it before. */
 ncclResult_t nh_look(nh_task *task)
 {
   ncclComm_t comm = task->comm;
@@ -196,7 +203,7 @@ ncclResult_t nh_look(nh_task *task)
                             comm->nranks));
   if (task->op != NH_JOIN && task->phase != NH_MEETING) {
     nh_failure failure = nh_failed_with(comm);
-    if (failure.kind) return give_up(task, failure, ncclSuccess);
+    if (failure.kind && somebody_missing(task)) return give_up(task, failure, ncclSuccess);
   }
   bool nobody = true;
   for (int rank = 0; rank < comm->nranks; rank++) {
@@ -212,13 +219,18 @@ ncclResult_t nh_look(nh_task *task)
   return ncclSuccess;
 }
 
+static bool awaited(nh_task *task, int rank)
+{
+  return task->op == NH_JOIN || task->missing(task, rank);
+}
+
 /* What costs system calls. */
 ncclResult_t nh_look_around(nh_task *task, double waited, bool interrupted)
 {
   ncclComm_t comm = task->comm;
   if (held_back(task)) return ncclSuccess;
   for (int rank = 0; rank < comm->nranks; rank++)
-    if ((task->op == NH_JOIN || task->missing(task, rank)) && !nh_alive(comm, rank)) return peer_gone(task, rank);
+    if (awaited(task, rank) && !nh_alive(comm, rank) && awaited(task, rank)) return peer_gone(task, rank); /* its last act may be the one awaited */
   for (int rank = 0; rank < comm->nranks && task->lost; rank++) {
     ncclResult_t lost = task->lost(task, rank);
     if (lost != ncclSuccess) return give_up(task, (nh_failure){nickelKindRemote, ncclRemoteError, rank, comm->rank}, lost);

@@ -82,9 +82,8 @@ static ncclResult_t meet_step(nh_task *task)
     task->phase = NH_MEETING;
   }
   for (int rank = 0; rank < comm->nranks; rank++)
-    if (nh_takes_part(family, rank) && !nh_met(comm, rank, task->round)) return nh_wait_for(task, NH_ON_ANY);
-  for (int rank = 0; rank < comm->nranks; rank++)
-    if (nh_takes_part(family, rank)) memcpy(family->all + (size_t)rank * family->size, nh_met(comm, rank, task->round), family->size);
+    if (nh_takes_part(family, rank) && !nh_met(comm, rank, task->round, family->all + (size_t)rank * family->size, family->size))
+      return nh_wait_for(task, NH_ON_ANY);
   task->moved = true;
   return reached(family);
 }
@@ -92,7 +91,7 @@ static ncclResult_t meet_step(nh_task *task)
 static bool not_met(nh_task *task, int rank)
 {
   nh_family *family = task->more;
-  return task->phase == NH_MEETING && nh_takes_part(family, rank) && !nh_met(task->comm, rank, task->round);
+  return task->phase == NH_MEETING && nh_takes_part(family, rank) && !nh_met(task->comm, rank, task->round, NULL, 0);
 }
 
 void nh_tell(nh_task *task, const void *data, size_t size, ncclResult_t (*then)(nh_task *))

@@ -49,6 +49,7 @@ struct nh_loop {
   nh_loop *outer;               /* of this thread: a signal handler may call the library in the middle of a call */
   ncclComm_t doomed;            /* ended by such a handler, in the call of the thread itself; a list by `next` */
   nh_task *tasks, *pending;     /* pending: the first that is not finished */
+  const nh_task *told;          /* whose error is the thread's */
   int npending;
   bool several;                 /* communicators wait */
   int spins;
@@ -63,13 +64,25 @@ struct nh_loop {
 
 static _Thread_local nh_loop *innermost;
 
-/* The first error of the call or group stays the thread's; the first of a non-blocking communicator is kept for who asks it. */
+static bool failed(const nh_task *task)
+{
+  return task->result != ncclSuccess && task->result != ncclInProgress;
+}
+
+/*
+ * The thread's error is that of the first call of the group that fails, in the order of the calls, whichever fails first in time; the text then
+ * belongs to the code that nh_run returns. So it is with the error of a non-blocking communicator, which is kept for who asks it.
+ */
 static void note_error(nh_loop *loop, nh_task *failing)
 {
-  bool first = !failing->home->settings.blocking && nh_comm_code(failing->home) == ncclSuccess;
-  for (nh_task *task = loop->tasks; task && first; task = task->next)
-    first = task->home != failing->home || task->result == ncclSuccess || task->result == ncclInProgress;
-  if (first) nh_record_error(failing->home);
+  bool first = !loop->told, first_here = !failing->home->settings.blocking && nh_comm_code(failing->home) == ncclSuccess;
+  for (const nh_task *task = loop->tasks; task != failing; task = task->next)
+    if (failed(task) && task->home == failing->home) first_here = false;
+  for (const nh_task *task = failing->next; task; task = task->next)
+    if (task == loop->told) first = true;
+  if (first_here) nh_record_error(failing->home);
+  if (first && loop->told) nh_error_prefer();
+  if (first) loop->told = failing;
   nh_error_hold(true);
 }
 

@@ -294,21 +294,33 @@ bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message)
 
 /* ---- meetings, signals, waits ---- */
 
+/* Who has given up a meeting may come to others while a peer still copies what it had brought to that one: then the name has gone. */
 void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size)
 {
   nh_rank *mine = nh_rank_at(comm->head, comm->rank);
   unsigned place = comm->met++ & 1;
-  memcpy(mine->told[place], data, size);
+  atomic_store(&mine->met[place], 0); /* pairs with the second look in nh_met */
+  for (size_t i = 0; i < size / 8; i++) {
+    uint64_t word;
+    memcpy(&word, (const char *)data + 8 * i, sizeof word);
+    atomic_store_explicit(&mine->told[place][i], word, memory_order_release); /* pairs with nh_met: who sees it sees the 0 */
+  }
   atomic_store(&mine->met[place], name); /* pairs with nh_met */
   nh_wake(comm, NH_ON_ANY);
 }
 
-const char *nh_met(ncclComm_t comm, int rank, uint64_t name)
+bool nh_met(ncclComm_t comm, int rank, uint64_t name, void *data, size_t size)
 {
   nh_rank *peer = nh_rank_at(comm->head, rank);
-  for (int place = 0; place < 2; place++)
-    if (atomic_load_explicit(&peer->met[place], memory_order_acquire) == name) return peer->told[place]; /* pairs with nh_meet */
-  return NULL;
+  for (int place = 0; place < 2; place++) {
+    if (atomic_load_explicit(&peer->met[place], memory_order_acquire) != name) continue; /* pairs with nh_meet */
+    for (size_t i = 0; data && i < size / 8; i++) {
+      uint64_t word = atomic_load_explicit(&peer->told[place][i], memory_order_acquire);
+      memcpy((char *)data + 8 * i, &word, sizeof word);
+    }
+    return atomic_load_explicit(&peer->met[place], memory_order_acquire) == name;
+  }
+  return false;
 }
 
 /* What was put before it is there for whoever sees the signal. */
@@ -365,15 +377,20 @@ void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING])
   text[NH_DOING - 1] = 0;
 }
 
-void nh_set_not_joined(ncclComm_t comm, uint64_t mark)
+void nh_set_not_joined(ncclComm_t comm, uint64_t mark, int by)
 {
-  atomic_store(&nh_rank_at(comm->head, comm->rank)->not_joined, mark); /* pairs with nh_not_joined */
+  nh_rank *mine = nh_rank_at(comm->head, comm->rank);
+  atomic_store_explicit(&mine->kept_out_by, (uint32_t)by, memory_order_relaxed);
+  atomic_store(&mine->not_joined, mark); /* pairs with nh_not_joined */
   nh_wake(comm, NH_ON_ANY);
 }
 
-uint64_t nh_not_joined(ncclComm_t comm, int rank)
+uint64_t nh_not_joined(ncclComm_t comm, int rank, int *by)
 {
-  return atomic_load(&nh_rank_at(comm->head, rank)->not_joined);
+  nh_rank *peer = nh_rank_at(comm->head, rank);
+  uint64_t mark = atomic_load(&peer->not_joined);
+  *by = (int)atomic_load_explicit(&peer->kept_out_by, memory_order_relaxed);
+  return mark;
 }
 
 bool nh_reason_claim(ncclComm_t comm)

@@ -7,8 +7,10 @@ import os
 import sys
 
 import numpy as np
+import pytest
 from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, raised
+from helpers.host_more import Comm, group_end
 from helpers.order import SOON, Flag, in_call
 
 
@@ -127,3 +129,32 @@ def test_two_failures_in_one_group() -> None:
     for of_group, later in forks.values(forks.fork(2, rank_main, ids=2)):
         assert of_group.kind == "mismatch", of_group
         assert (later.code, later.kind) == (host_c.SYSTEM_ERROR, "memory") and "rank 1" in later.text, later
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@forks.nursery()
+def test_first_call_that_fails_last(blocking: bool) -> None:
+    """Of the calls of a group that fail the first one's error is told, code and text, though a later one has failed before it: by the group
+    of a blocking communicator, and to who asks a non-blocking one."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], told: Flag) -> host_c.HostError:
+        host_c.set_timeout(8)
+        comm = Comm(nranks, ids[0], rank) if blocking else Comm.ready(nranks, ids[0], rank)
+        pair = [np.zeros(2, np.float32) for _ in range(nranks)]
+        if rank == 0:
+            host_c.group_start()
+            comm.recv(pair[1], 1, count=1)
+            comm.recv(pair[2], 2, count=1)
+            if blocking:
+                return raised(host_c.group_end)
+            group_end()
+            return raised(comm.wait)
+        if rank == 1:
+            told.wait()
+        error = raised(lambda: (comm.send(pair[0], 0), comm.wait()))
+        told.set(rank)
+        return error
+
+    ends = forks.values(forks.fork(3, rank_main, Flag()))
+    assert [(end.code, end.kind) for end in ends] == [(host_c.INVALID_USAGE, "mismatch")] * 3, ends
+    assert ends[0].ranks == (1,), ends[0]

@@ -3,43 +3,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import forks, host_c
-from helpers.c import shared_library
 from helpers.host_c import INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR, raised
 from helpers.host_more import ABORT, Comm, polled
 from helpers.order import SOON, Flag, in_call
-
-# The next look that the main thread takes at another process's descriptors comes so many milliseconds late.
-LATE_LOOK = """
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <fcntl.h>
-#include <time.h>
-#include <unistd.h>
-volatile int late;
-int stat(const char *path, struct stat *about)
-{
-  if (late && strncmp(path, "/proc/", 6) == 0) {
-    struct timespec pause = {late / 1000, late % 1000 * 1000000L};
-    late = 0;
-    nanosleep(&pause, NULL);
-  }
-  return (int)syscall(SYS_newfstatat, AT_FDCWD, path, about, 0);
-}
-"""
 
 
 def poor(rank: int, nranks: int, ids: list[bytes], which: int, stay: int, make: Callable[[Comm], object], told: Flag) -> None:
@@ -93,36 +67,6 @@ def test_leader_that_cannot_make_the_id(how: str) -> None:
     for end in others[: 2 if how == "split" else 1]:
         end.failed(REMOTE_ERROR, "remote", "rank 0", "could not make its unique id", ranks=[0])
         assert end.seconds < SOON, end
-
-
-def late_to_join(rank: int, nranks: int, ids: list[bytes]) -> host_c.HostError:
-    """Rank 1 finds the id of a split when rank 0, which has made it, has waited in vain for it."""
-    comm = Comm(nranks, ids[0], rank)
-    comm.barrier()
-    comm.set_timeout(1)
-    if rank == 1:
-        ctypes.c_int.in_dll(ctypes.CDLL(None), "late").value = 2000
-    error = raised(comm.split, 0)
-    if rank == 0:
-        time.sleep(3)
-    return error
-
-
-def late_to_join_all() -> None:
-    """What both are told."""
-    waits, late = forks.values(forks.fork(2, late_to_join))
-    assert waits.kind == "timeout" and waits.ranks == (1,), waits
-    assert late.kind == "remote" and late.ranks == (0,) and "could not join" in late.text, late
-
-
-def test_late_to_a_split_that_was_given_up(tmp_path: Path) -> None:
-    """A rank that comes to a split's new communicator when its first rank has given up is told that, not that the id was used before."""
-    look = shared_library(tmp_path / "look.so", LATE_LOOK)
-    before = [path] if (path := os.environ.get("LD_PRELOAD")) else []
-    env = {**os.environ, "LD_PRELOAD": ":".join([*before, str(look)]), "PYTHONPATH": os.pathsep.join(sys.path)}
-    program = "import test_host_reasons as t; t.late_to_join_all()"
-    ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=50)
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("how", ["abort", "shrink"])

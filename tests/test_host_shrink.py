@@ -13,7 +13,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import ABORT, Comm, both_ways
 from helpers.host_structs import library
-from helpers.order import SOON, Flag, in_call
+from helpers.order import SOON, Flag, communicators, in_call, until
 
 
 def numbers(comm: Comm, name: int) -> list[int]:
@@ -258,3 +258,37 @@ def test_shrink_with_different_lists() -> None:
     for end in forks.fork(4, rank_main):
         end.returned()
         assert end.seconds < 0.3 + SOON
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["", "after a shrink that was given up"])
+@forks.nursery()
+def test_reasons_after_a_shrink_that_was_given_up(before: bool) -> None:
+    """A shrink that reached its deadline named ranks, and leaves nothing of that: a deadlock is found, a later deadline names its own."""
+
+    def rank_main(rank: int, nranks: int, ids: list[bytes], how: str, told: Flag) -> host_c.HostError | None:
+        host_c.set_timeout(8)
+        comm, one = Comm(nranks, ids[0], rank), np.ones(1, np.float32)
+        comm.barrier()
+        if before and rank == 0:
+            comm.set_timeout(0.3)
+            error = raised(comm.shrink, [3])
+            assert error.kind == "timeout" and error.ranks == (1, 2), error
+            comm.set_timeout(8)
+        comm.barrier()
+        try:
+            if rank == 3:
+                told.wait(3)
+                return None
+            if how == "deadline" and rank == 0:
+                until(lambda: sum("waits" in each for one in communicators() for each in one) == 2, "two ranks did not wait")
+                comm.set_timeout(0.3)
+            if how == "deadline":
+                return raised(comm.barrier)
+            return raised(comm.recv, one, (rank + 1) % 3)
+        finally:
+            told.set(rank)
+
+    for how, kind in (("deadlock", "deadlock"), ("deadline", "timeout")):
+        for error in forks.values(forks.fork(4, rank_main, how, Flag()))[:3]:
+            assert error.kind == kind, error
+            assert how == "deadlock" or error.ranks == (3,), error
