@@ -16,7 +16,7 @@
 
 #include "host.h"
 
-static const double DEFAULT_TIMEOUT = 1800;     /* seconds */
+static const double DEFAULT_TIMEOUT = 1800, LEAVE_IT_FOR = 1;     /* seconds */
 
 double nh_timeout_everywhere(void)
 {
@@ -145,16 +145,18 @@ static void describe(ncclComm_t comm, const bool *missing, const bool *began, ch
   }
 }
 
-static ncclResult_t too_late(nh_task *task, double timeout)
+/* Of several ranks whose deadline has come one names whom it waited for; the others leave it that moment, unless it has died in it. */
+static ncclResult_t too_late(nh_task *task, double timeout, double waited)
 {
   ncclComm_t comm = task->comm;
   bool missing[NH_MAX_RANKS], began[NH_MAX_RANKS];
   char names[8192];
   if (!find_missing(task, missing, began)) return ncclSuccess;
+  bool tells = task->phase != NH_MEETING && nh_reason_claim(comm); /* no communicator fails by a meeting that is given up */
+  if (!tells && task->phase != NH_MEETING && waited < timeout + LEAVE_IT_FOR) return ncclSuccess;
   describe(comm, missing, began, names, sizeof names);
   nh_error(ncclTimeout, nickelKindTimeout, "%s on rank %d of %d, call %lu: waited %.3g s for %s", nh_op_name(task->op), comm->rank, comm->nranks,
            (unsigned long)task->seq + 1, timeout, names);
-  bool tells = task->phase != NH_MEETING && nh_reason_claim(comm); /* no communicator fails by a meeting that is given up */
   int first = -1;
   for (int rank = comm->nranks - 1; rank >= 0; rank--)
     if (began[rank]) first = rank;
@@ -239,7 +241,7 @@ ncclResult_t nh_look_around(nh_task *task, double waited, bool interrupted)
     return give_up(task, (nh_failure){nickelKindInterrupted, ncclInvalidUsage, comm->rank, comm->rank},
                    nh_error(ncclInvalidUsage, nickelKindInterrupted, "%s on rank %d of %d was interrupted", nh_op_name(task->op), comm->rank, comm->nranks));
   double timeout = timeout_of(comm);
-  if (timeout > 0 && waited >= timeout) return too_late(task, timeout);
+  if (timeout > 0 && waited >= timeout) return too_late(task, timeout, waited);
   return ncclSuccess;
 }
 

@@ -13,7 +13,7 @@ from helpers.c import ROOT, host_library
 
 DELAYS = ROOT / "tests" / "driver" / "delays.h"
 # The parts in which ranks fail, end, are aborted or killed while others are anywhere.
-PARTS = "come failures family group_ends grow interrupt life memory mismatch p2p reasons shrink threads".split()
+PARTS = "come failures family group_ends grow interrupt late life memory mismatch p2p reasons shrink threads".split()
 
 
 @pytest.mark.slow
