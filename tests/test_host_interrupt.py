@@ -20,7 +20,7 @@ def test_interrupt() -> None:
     """An interrupt check that says yes ends the wait within a second; the communicator has failed, its peers are told that the rank was
     interrupted, and handlers of other signals run during the wait. A check that says no, or none, changes nothing."""
 
-    def rank_main(rank: int, nranks: int, ids: list[bytes], answer: int, third: Flag, told: Flag) -> list[int]:
+    def rank_main(rank: int, nranks: int, ids: list[bytes], answer: int, comes: Flag, told: Flag) -> list[int]:
         host_c.set_timeout(20)
         comm, one = host_c.Comm(nranks, ids[0], rank), np.ones(1, np.float32)
         comm.barrier()
@@ -29,8 +29,8 @@ def test_interrupt() -> None:
         @host_c.CHECK
         def check() -> int:
             asked.append(threading.get_ident())
-            if len(asked) == 3:
-                third.set()
+            if len(asked) == 3 and not answer:
+                comes.set()
             return answer if len(asked) == 3 else 0
 
         if rank == 0:
@@ -40,12 +40,13 @@ def test_interrupt() -> None:
                 error = raised(comm.all_reduce, one, one)
                 assert (error.code, error.kind) == (INVALID_USAGE, "interrupted") and time.monotonic() - begun < SOON, error
                 assert raised(comm.all_reduce, one, one).kind == "closed"
+                comes.set()
             else:
                 comm.all_reduce(one, one)
             host_c.library().nickelSetInterruptCheck(None)
             assert set(asked) == {threading.get_ident()} and len(asked) >= 3
         else:
-            third.wait()
+            comes.wait()
             if answer:
                 error = raised(comm.all_reduce, one, one)
                 assert (error.code, error.kind, error.ranks) == (REMOTE_ERROR, "remote", (0,)) and "interrupted" in error.text, error
