@@ -13,7 +13,7 @@ from helpers import forks, host_c
 from helpers.host_c import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, raised
 from helpers.host_more import ABORT, Comm, both_ways
 from helpers.host_structs import library
-from helpers.order import SOON, Flag, communicators, in_call, until
+from helpers.order import SOON, Flag, in_call, waits
 
 
 def numbers(comm: Comm, name: int) -> list[int]:
@@ -280,7 +280,8 @@ def test_reasons_after_a_shrink_that_was_given_up(before: bool) -> None:
                 told.wait(3)
                 return None
             if how == "deadline" and rank == 0:
-                until(lambda: sum("waits" in each for one in communicators() for each in one) == 2, "two ranks did not wait")
+                waits(1)
+                waits(2)
                 comm.set_timeout(0.3)
             if how == "deadline":
                 return raised(comm.barrier)
