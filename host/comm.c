@@ -262,7 +262,7 @@ ncclResult_t nh_comm_abort(ncclComm_t comm)
   return end(comm, "ncclCommAbort", NH_ABORTED, &token);
 }
 
-/* The handle stays; all ranks' work on it ends. */
+/* The handle stays; all ranks' work on it ends that still waits for somebody. */
 ncclResult_t nh_comm_revoke(ncclComm_t comm)
 {
   nh_comm_set_revoked(comm, true);

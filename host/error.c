@@ -44,6 +44,20 @@ void nh_error_prefer(void)
   if (held) last = other;
 }
 
+nh_record *nh_error_keep(void)
+{
+  nh_record *kept = malloc(sizeof *kept);
+  if (kept) memcpy(kept, current(), sizeof *kept);
+  return kept;
+}
+
+ncclResult_t nh_error_told(ncclResult_t code, const nh_record *kept)
+{
+  if (!kept) return nh_error(code, nickelKindNone, "%s", nh_result_text(code));
+  memcpy(current(), kept, sizeof *kept);
+  return code;
+}
+
 ncclResult_t nh_error(ncclResult_t code, int kind, const char *format, ...)
 {
   nh_record *record = current();

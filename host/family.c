@@ -14,9 +14,10 @@
 static int at_fault(const nh_family *family)
 {
   ncclComm_t child = family->child;
-  if (family->at_fault >= 0) return family->at_fault;
   nh_failure failure = child && child->head ? nh_failure_unpack(nh_state(child->head)) : (nh_failure){0};
-  int rank = failure.kind == nickelKindTimeout ? failure.by : failure.rank;
+  bool says_who = failure.kind == nickelKindTimeout || failure.kind == nickelKindWorldSize; /* has given up, was told another number */
+  if (family->at_fault >= 0 && !says_who) return family->at_fault;
+  int rank = says_who ? failure.by : failure.rank;
   return failure.kind && rank < family->nmembers ? family->members[rank] : family->parent->rank;
 }
 
@@ -28,6 +29,7 @@ static void end(nh_task *task)
   else if (task->op == NH_JOIN) nh_comm_dispose(family->child);
   free((bool *)family->excluded);
   free(family->members);
+  free(family->why);
   free(family->all);
   free(family);
 }
@@ -90,7 +92,7 @@ static ncclResult_t join(nh_task *task)
   static const ncclUniqueId none;
   memcpy(&family->id, family->all + (size_t)family->leader * family->size, sizeof family->id);
   if (memcmp(&family->id, &none, sizeof none) == 0)
-    return family->leader == task->comm->rank ? family->refused : lost(family, family->leader, "could not make its unique id");
+    return family->leader == task->comm->rank ? nh_error_told(family->refused, family->why) : lost(family, family->leader, "could not make its unique id");
   family->mark = family->meet ? task->round : task->round << 1 | 1;
   if (!family->members) return nh_family_no_memory();
   ncclResult_t result =
@@ -113,13 +115,15 @@ static ncclResult_t join(nh_task *task)
   return ncclInProgress;
 }
 
-/* The leader makes it; if it cannot it tells so, by none, as the others would wait for it. Its text is the last error. */
+/* The leader makes it; if it cannot it tells so, by none, as the others would wait for it. */
 static void make_id(nh_family *family)
 {
   memset(&family->id, 0, sizeof family->id);
   if (family->leader != family->parent->rank) return;
   family->refused = nh_family_id(family);
-  if (family->refused != ncclSuccess) memset(&family->id, 0, sizeof family->id);
+  if (family->refused == ncclSuccess) return;
+  family->why = nh_error_keep();
+  memset(&family->id, 0, sizeof family->id);
 }
 
 static ncclResult_t tell_id(nh_task *task)

@@ -18,6 +18,7 @@ typedef struct {
   int mine[2];                  /* color and key */
   ncclUniqueId id;
   ncclResult_t refused;         /* why this leader could not make one */
+  nh_record *why;               /* and its text; owned */
   size_t size;                  /* bytes that each rank tells at this stage */
   char *all;                    /* what all have told */
 } nh_family;

@@ -13,6 +13,8 @@ const char *nh_last_error(void);
 int nh_last_kind(void);
 int nh_error_kind(void);        /* of what nh_error has just said, though the thread's last error may be held before it */
 int nh_last_ranks(int *ranks, int *pids, int capacity);
+nh_record *nh_error_keep(void);  /* what nh_error has just said, for an error that is returned later, when others may have come; owned, NULL: no memory */
+ncclResult_t nh_error_told(ncclResult_t code, const nh_record *kept); /* says it again */
 void nh_error_hold(bool hold);                  /* keeps the first of several errors */
 void nh_error_prefer(void);                     /* but takes the last one after all */
 const char *nh_result_text(int code);

@@ -145,7 +145,8 @@ static void describe(ncclComm_t comm, const bool *missing, const bool *began, ch
   }
 }
 
-/* Of several ranks whose deadline has come one names whom it waited for; the others leave it that moment, unless it has died in it. */
+/* Of several ranks whose deadline has come one names for all whom it waited for; the others leave it a moment. If it dies or stands still in
+   that another one ends the wait, and names the first to the rest. */
 static ncclResult_t too_late(nh_task *task, double timeout, double waited)
 {
   ncclComm_t comm = task->comm;

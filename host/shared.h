@@ -109,11 +109,14 @@ typedef struct {
      deadline who holds up whom; sequentially consistent. */
   _Alignas(64) _Atomic uint64_t waits;
   _Atomic uint64_t since;                      /* when that wait was first told: nanoseconds of the monotonic clock. W: the rank. R: for texts only */
-  /* met: names of the last two meetings that the rank has come to; 0 while what it brought changes. told: that. W: the rank. R: all that meet */
+  /* met: names of the last two meetings that the rank has come to; 0 while what it brought changes. told: that, stored with release.
+     W: the rank. R: all that meet */
   _Atomic uint64_t met[2];
   _Atomic uint64_t told[2][NH_TOLD / 8];
-  _Atomic uint64_t not_joined;                 /* the split (shrink, grow) whose new communicator this rank could not join. W: the rank. R: who waits there */
-  _Atomic uint32_t kept_out_by;                /* and the rank whose fault that was, it or another; written before. W, R: as not_joined */
+  /* not_joined: the split (shrink, grow) whose new communicator this rank could not join; 0 while the next word changes. kept_out_by: the rank
+     whose fault that was, it or another; stored with release. W: the rank. R: who waits there */
+  _Atomic uint64_t not_joined;
+  _Atomic uint32_t kept_out_by;
   /* doing: where the rank's thread is blocked, if in another communicator. W: that thread. R: for texts only; relaxed, a torn text does no harm. */
   _Atomic uint64_t doing[NH_DOING / 8];
 } nh_rank;

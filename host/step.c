@@ -71,7 +71,8 @@ static bool failed(const nh_task *task)
 
 /*
  * The thread's error is that of the first call of the group that fails, in the order of the calls, whichever fails first in time; the text then
- * belongs to the code that nh_run returns. So it is with the error of a non-blocking communicator, which is kept for who asks it.
+ * belongs to the code that nh_run returns. So it is with the error of a non-blocking communicator, which is kept for who asks it, unless the
+ * communicator itself has failed.
  */
 static void note_error(nh_loop *loop, nh_task *failing)
 {

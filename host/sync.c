@@ -8,6 +8,8 @@
  *    the truth (`come` alone can be taken back: it is a promise, and no data follows from it). Words that decide (state, failure,
  *    verdict) are set once per round by compare-and-swap: whoever is first decides for all.
  * 2. Data is written plainly before the store that publishes it and read plainly after the load that saw it: release there, acquire here.
+ *    What may be written anew while a late rank reads it (`told`, `kept_out_by`) is in words of its own, under a name (`met`, `not_joined`)
+ *    that is 0 meanwhile and that the reader looks at before and after.
  *    Stores that may end another rank's sleep are sequentially consistent, because of rule 3.
  * 3. Sleep and wake is Dekker's pattern: the sleeper adds itself to `sleepers` and looks at its condition once more; the waker stores
  *    first and then looks at `sleepers`. Both are sequentially consistent, so at least one of them sees the other.
@@ -294,7 +296,8 @@ bool nh_pair_is_spoiled(nh_pair *pair, uint64_t message)
 
 /* ---- meetings, signals, waits ---- */
 
-/* Who has given up a meeting may come to others while a peer still copies what it had brought to that one: then the name has gone. */
+/* Who has given up a meeting may come to others while a peer still copies what it had brought to that one: then the name has gone. (Come to the
+   same one again it brings the same.) */
 void nh_meet(ncclComm_t comm, uint64_t name, const void *data, size_t size)
 {
   nh_rank *mine = nh_rank_at(comm->head, comm->rank);
@@ -380,7 +383,8 @@ void nh_doing(ncclComm_t comm, int rank, char text[NH_DOING])
 void nh_set_not_joined(ncclComm_t comm, uint64_t mark, int by)
 {
   nh_rank *mine = nh_rank_at(comm->head, comm->rank);
-  atomic_store_explicit(&mine->kept_out_by, (uint32_t)by, memory_order_relaxed);
+  atomic_store(&mine->not_joined, 0); /* pairs with the second look in nh_not_joined */
+  atomic_store_explicit(&mine->kept_out_by, (uint32_t)by, memory_order_release);
   atomic_store(&mine->not_joined, mark); /* pairs with nh_not_joined */
   nh_wake(comm, NH_ON_ANY);
 }
@@ -389,8 +393,8 @@ uint64_t nh_not_joined(ncclComm_t comm, int rank, int *by)
 {
   nh_rank *peer = nh_rank_at(comm->head, rank);
   uint64_t mark = atomic_load(&peer->not_joined);
-  *by = (int)atomic_load_explicit(&peer->kept_out_by, memory_order_relaxed);
-  return mark;
+  *by = (int)atomic_load_explicit(&peer->kept_out_by, memory_order_acquire);
+  return atomic_load(&peer->not_joined) == mark ? mark : 0;
 }
 
 bool nh_reason_claim(ncclComm_t comm)

@@ -24,6 +24,7 @@ typedef struct {
   ncclWindow_t *out;
   nh_window *window;
   ncclResult_t mapped;          /* what came of this rank's mapping; told in the second round */
+  nh_record *why;               /* and its text; owned */
   nh_told mine;
   nh_told all[];
 } nh_registering;
@@ -35,6 +36,7 @@ static void end(nh_task *task)
     free(more->window);
     *more->out = NULL;
   }
+  free(more->why);
   free(more);
 }
 
@@ -55,7 +57,7 @@ static ncclResult_t finish(nh_task *task)
     if (told[rank] != ncclSuccess && rank != comm->rank)
       return nh_error(told[rank], nickelKindNone, "ncclCommWindowRegister on rank %d of %d: rank %d could not map the windows (%s)", comm->rank, comm->nranks, rank,
                       nh_result_text(told[rank]));
-  if (more->mapped != ncclSuccess) return more->mapped; /* its text is the last */
+  if (more->mapped != ncclSuccess) return nh_error_told(more->mapped, more->why);
   more->window->next = comm->windows;
   comm->windows = more->window;
   *more->out = (ncclWindow_t)(void *)more->window;
@@ -88,6 +90,7 @@ static ncclResult_t map_all(nh_task *task)
     return ncclSuccess;
   }
   more->mapped = map_peers(task);
+  if (more->mapped != ncclSuccess) more->why = nh_error_keep();
   task->send = &more->mapped;
   task->count = sizeof more->mapped;
   task->phase = NH_START;
