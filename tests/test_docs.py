@@ -51,6 +51,7 @@ def test_python(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
 def test_commands(page: Path, tmp_path: Path) -> None:
     """A page's commands run from top to bottom and print what the page shows."""
