@@ -33,12 +33,12 @@ def host_by_default() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def interruptible() -> Iterator[None]:
-    """Tests interrupt their processes, also where pytest is in the background of a script, whose shell has interrupts ignored."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Tests send SIGINT and SIGQUIT to their processes, also where pytest is in the background of a script, which has both ignored."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL}
+    before = {number: signal.signal(number, usual[number]) for number in usual if signal.getsignal(number) is signal.SIG_IGN}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
